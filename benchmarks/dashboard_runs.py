@@ -127,13 +127,13 @@ def make_rollouts(folder, num_steps):
     rng = np.random.default_rng(1)
     for file in range(1, NUM_ROLLOUT_FILES + 1):
         step = file * num_steps // NUM_ROLLOUT_FILES
-        groups, traces = [], {}
+        groups, traces = [], []
         for problem_index in range(ROLLOUTS_PER_FILE // 8):
             problem = Problem(problem_id=f"train-{file}-{problem_index}", question="2+2=", answer="4")
             rollouts = []
             for index in range(8):
                 rollouts.append(rollout(rng, index))
-                traces[(problem.problem_id, index)] = trace(rng)
+                traces.append(trace(rng))
             groups.append(
                 RolloutGroup(problem=problem, prompt_token_ids=np.arange(4), rollouts=tuple(rollouts))
             )

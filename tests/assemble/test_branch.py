@@ -146,3 +146,4 @@ def test_a_path_that_is_there_keeps_what_it_has_after_an_at(tmp_path):
     assert split_step(str(tmp_path / "run@3")) == (str(tmp_path / "run@3"), None)
     assert split_step(f"{tmp_path}/run@3@2") == (f"{tmp_path}/run@3", 2)
     assert split_step("last@12") == ("last", 12)
+    assert split_step("a" * 300 + "@5") == ("a" * 300, 5)

@@ -64,7 +64,11 @@ def test_gpqa_diamond_shows_shuffled_choices_and_grades_the_letter(tmp_path):
     [
         ("2025-04-04", "2024-09-19", "after the model's release (2024-09-19): not seen in training"),
         ("2024-01-31", "2025-04-29", "before the model's release (2025-04-29): maybe seen in training"),
-        ("2025-04-29", "2025-04-29", "maybe seen in training"),
+        (
+            "2025-04-29",
+            "2025-04-29",
+            "on the day of the model's release (2025-04-29): maybe seen in training",
+        ),
         ("2025-04-04", None, "set model.released=YYYY-MM-DD"),
         (None, "2025-04-29", ""),
     ],

@@ -10,15 +10,21 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file
+from tests.models.zoo import zoo_policy
 
+from atrium.assemble.budget import _key
+from atrium.assemble.fitting import changed
 from atrium.base.errors import ConfigError
 from atrium.base.metrics import is_repeatable
 from atrium.config.compose import compose
 from atrium.config.machine import Machine, resolve_auto
 from atrium.config.resume import resumed
+from atrium.models.settings import LoraSettings
+from atrium.train.update.forward import PolicyForward
 
 SHAPE = (
     "debug=tiny_steps",
@@ -178,3 +184,31 @@ def test_a_continued_run_keeps_the_budget_that_was_found(tmp_path):
         assert resumed(stored, folder, overrides).compute.micro_batch_tokens == 5000
     with pytest.raises(ConfigError, match=r"the run began with compute\.micro_batch_tokens=5000"):
         resumed(stored, folder, ["compute.micro_batch_tokens=6000"])
+
+
+def _budget_key(**sections):
+    config = changed(compose(["model=tiny"]), **sections)
+    forward = PolicyForward(zoo_policy("llama").model, temperature=1.0)
+    return _key(config, SimpleNamespace(forward=forward), 40)
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("compute", "offload", True),
+        ("compute", "head_kernel", "triton"),
+        ("compute", "head_dtype", "float32"),
+        ("compute", "residual_dtype", "model"),
+        ("compute", "compile", True),
+        ("compute", "flash_attention", 3),
+        ("rollout", "lag", 1),
+        ("model", "lora", LoraSettings(rank=4, alpha=8.0)),
+    ],
+)
+def test_a_budget_that_was_found_with_another_use_of_memory_is_not_reused(section, name, value):
+    assert _budget_key(**{section: {name: value}}) != _budget_key()
+
+
+def test_a_budget_is_reused_by_runs_that_differ_in_what_takes_no_memory():
+    other = {"compute": {"num_threads": 7, "profile_step": 2}, "optimizer": {"learning_rate": 0.5}}
+    assert _budget_key(**other) == _budget_key()

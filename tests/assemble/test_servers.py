@@ -7,7 +7,10 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from atrium.assemble.servers import _private_folder
+from atrium.base.errors import ConfigError
 from atrium.engines.server.plugin import identity
 
 
@@ -32,3 +35,9 @@ def test_folders_of_killed_trainers_are_deleted_and_those_of_others_stay(tmp_pat
         "atrium-begun",
         made.name,
     }
+
+
+@pytest.mark.parametrize("setting", ["rollout.weights_dir", "TMPDIR"])
+def test_the_setting_of_a_folder_that_cannot_be_used_is_named(tmp_path, setting):
+    with pytest.raises(ConfigError, match=f"^{setting}: a folder cannot be created in .*/missing"):
+        _private_folder(tmp_path / "missing", setting)

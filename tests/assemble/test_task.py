@@ -16,7 +16,7 @@ from atrium.assemble.graders import BenchmarkGraders, grader_version
 from atrium.assemble.prepared import prepare
 from atrium.assemble.problem_sets import recorded_unreadable
 from atrium.assemble.references import Loading, check_references
-from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
+from atrium.assemble.task import Task, build_task, evaluated_benchmark, longest_prompt, require_room
 from atrium.base.errors import ConfigError, DataError
 from atrium.base.records import Problem
 from atrium.config.compose import compose, from_json, to_json
@@ -445,3 +445,11 @@ def test_graders_that_accept_the_built_in_answers_are_not_refused(load, grader):
 def test_an_answer_place_that_the_built_in_model_never_fills_is_refused(override, named, tmp_path):
     with pytest.raises(ConfigError, match=re.escape(named)):
         prepare(compose([override, f"runs_dir={tmp_path}"]))
+
+
+def test_the_longest_prompt_is_measured_in_tokens_rather_than_in_characters():
+    letters, digits = (
+        Problem(problem_id=name, question=text, answer="1")
+        for name, text in (("a", "a" * 50), ("b", "数" * 40))
+    )
+    assert longest_prompt([letters, digits], lambda problem: problem.question.encode()) == 120

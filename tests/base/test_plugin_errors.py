@@ -71,6 +71,14 @@ def test_plugin_for_modules_of_another_version_is_refused_in_one_line_that_says_
     )
 
 
+def test_plugin_file_that_cannot_be_read_is_refused_in_one_line():
+    name = "x" * 300 + ".py"  # longer than names of files may be
+    with pytest.raises(
+        ConfigError, match=r"--plugin x+\.py: the file cannot be read \(File name too long\); "
+    ):
+        plugins.load([name])
+
+
 def test_other_errors_stay_as_they_are():
     with pytest.raises(ZeroDivisionError), plugins.explained():
         _ = 1 // 0

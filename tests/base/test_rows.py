@@ -38,13 +38,20 @@ def test_all_kinds_of_files_give_the_same_rows(tmp_path, suffix):
 def test_json_may_be_lines_one_list_in_an_object_or_one_row(tmp_path):
     for text in (
         "\n".join(json.dumps(row) for row in ROWS),
-        json.dumps({"version": "1", "data": ROWS}),
+        json.dumps({"version": "1", "problems": ROWS}),
         json.dumps(ROWS),
     ):
         (tmp_path / "rows.json").write_text(text)
         assert list(read_rows(tmp_path / "rows.json", COLUMNS)) == ROWS
     (tmp_path / "rows.json").write_text(json.dumps(ROWS[0]))
     assert list(read_rows(tmp_path / "rows.json", COLUMNS)) == ROWS[:1]
+
+
+@pytest.mark.parametrize("prompt", [[{"role": "user", "content": "2+2"}], ["3", "4"]])
+def test_json_object_with_a_list_of_messages_or_texts_is_one_row(prompt, tmp_path):
+    row = {"prompt": prompt, "answer": "4"}
+    (tmp_path / "rows.json").write_text(json.dumps(row))
+    assert list(read_rows(tmp_path / "rows.json")) == [row]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +107,7 @@ def test_parquet_is_read_in_the_wanted_columns_and_names_the_others(tmp_path):
         ),
         ("rows.csv", b"problem,answer\n1,2,3\n", "line 2: expected 2 cells .*got 3"),
         ("rows.csv", b"a;b\n1;2\n3;4\n5;6;7,8\n", r"line 4: expected .*got 3; .*';'.* in double quotes"),
+        ("rows.csv", b"sep=;\na;b\n1;2\n3\n", "line 4: expected 2 cells .*got 1"),
         ("rows.csv", b'problem,answer\n"1"1,2\n', "is not a valid CSV"),
         ("rows.parquet", b"PAR1", "is not a complete Parquet file"),
     ],

@@ -106,6 +106,13 @@ def test_each_planted_claim_gets_its_word(plant, tmp_path, capsys, expected, dev
     assert why in said[1]
 
 
+def test_a_missing_file_of_a_claims_data_is_named(plant, tmp_path, capsys):
+    claim = str(plant(expected={"sign": "positive"}))
+    table = write_csv(tmp_path / "a.csv", answers(gain=0.3))
+    assert main(["claim", "check", claim, str(table), "typo.csv"]) == 2
+    assert capsys.readouterr().err == "error: typo.csv: there is no such file or folder; correct the path\n"
+
+
 def test_an_analogue_never_shows_and_an_interval_around_0_says_what_it_excludes(plant):
     expected = read_claim(plant(expected={"sign": "positive"})).expected
     clear = Evidence(difference=0.1, difference_S=(0.1, 0.1), interval=Interval(0.05, 0.15), is_share=True)

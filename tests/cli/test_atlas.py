@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.run_records import group_of_two, sum_problem
 
-from atrium.assemble.atlas import page_of
+from atrium.assemble.atlas import _spread, page_of
 from atrium.base.records import TokenTrace
 from atrium.cli import main
 from atrium.document.document import Grid, Lines
@@ -41,8 +41,7 @@ def test_stored_rollouts_add_the_drift_that_they_recorded(here, capsys):
     folder.config_file.write_text("{}")
     group = group_of_two(sum_problem(0), np.random.default_rng(0), num_tokens=3, text="x")
     trace = TokenTrace(advantage=(1.0,) * 3, ratio=(1.0, 1.4, 0.6), entropy=(0.1,) * 3, clipped=(0,) * 3)
-    traces = {(group.problem.problem_id, one.sample_index): trace for one in group.rollouts}
-    write_rollouts(folder.rollouts_path(1), 1, [group], traces)
+    write_rollouts(folder.rollouts_path(1), 1, [group], [trace] * len(group.rollouts))
     assert main(["atlas", "last", *FEW, "--json"]) == 0
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     names = [one["drift"]["name"] for one in found["partitions"]]
@@ -74,7 +73,8 @@ def test_the_page_of_the_dashboard_has_a_figure_for_each_section():
     [
         (["--methods", "art", "grpo"], "did you mean atr?"),
         (["--methods", "grpo"], "requires at least two methods"),
-        (["--spread", "0"], "--spread"),
+        (["--spread", "0"], "--spread: expected a number greater than 0 and at most 10, got 0"),
+        (["--spread", "x"], "expected a number greater than 0 and at most 10, got x"),
         (["--batches", "0"], "at least 1, got 0"),
         (["nowhere"], "no runs"),
         (["last", "--map", "score=acc"], "cannot be used with a run"),
@@ -94,3 +94,16 @@ def test_figures_of_a_run_without_rollouts_are_refused_in_one_line(here, capsys)
     folder.config_file.write_text("{}")
     assert main(["figures", "last"]) == 2
     assert capsys.readouterr().err.endswith("updates by a known method; remove it from the command\n")
+
+
+@pytest.mark.parametrize(
+    ("num", "chosen", "expected"),
+    [
+        (11, 6, [0, 2, 4, 6, 8, 10]),
+        (20, 6, [0, 3, 7, 11, 15, 19]),
+        (3, 6, [0, 1, 2]),
+        (5, 1, [0]),
+    ],
+)
+def test_chosen_steps_are_spread_evenly_from_the_first_to_the_last(num, chosen, expected):
+    assert _spread(range(num), chosen) == expected

@@ -61,6 +61,19 @@ def test_an_address_of_another_machine_is_explained():
         listening("no.such.host.invalid", 8600)
 
 
+def test_an_address_that_is_not_local_is_not_reported_as_taken_ports():
+    with pytest.raises(ConfigError, match=r"--host 192\.0\.2\.1: .*; give an address of this machine"):
+        listening("192.0.2.1", 8600)
+
+
+def test_ports_that_cannot_be_used_are_reported_with_the_reason():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 65_535))
+        taken.listen()
+        with pytest.raises(ConfigError, match=r"cannot be used: .* in use; choose"):
+            listening("127.0.0.1", 65_535)
+
+
 @contextmanager
 def served(answer, listener, **settings):
     """The address of a server that gives this answer, and the server."""

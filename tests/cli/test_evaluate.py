@@ -12,6 +12,7 @@ from tests.benchmark_files import small_suite
 
 from atrium.base.json_lines import read_json_lines
 from atrium.cli.app import main
+from atrium.grading.grader import GRADER_VERSION
 from atrium.runs.evaluation_document import evaluation_document
 from atrium.runs.evaluation_parts import EvaluationParts
 from atrium.runs.find import TRAINED, find_run, list_runs
@@ -297,3 +298,22 @@ def test_reasoning_that_did_not_end_is_named_once_beside_the_score(runs_dir, cap
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.count("in 2 of 16 answers the reasoning did not end: check model.thinking") == 1
     assert words in printed
+
+
+def test_a_benchmark_with_its_own_verifier_records_and_shows_that_verifiers_version(evaluate, tmp_path):
+    own = "benchmark.members.aime25.grader={kind: exact}"
+    folder, _ = evaluate("--run", "last", *small_suite(tmp_path), own, "tracking.figures=false")
+    records = read_json_lines(folder.evaluations_file).records
+    graders = {one["benchmark"]: one["results"]["settings"]["grader"].split(",")[0] for one in records}
+    assert graders == {"aime24": "math", "aime25": "exact", "aime26": "math"}
+    provenance = json.loads(folder.provenance_file.read_text())
+    found = provenance["data"]["grader_version"]
+    assert [one.split(",")[0] for one in found.split("; ")] == ["math", "exact"]
+    earlier = {
+        **provenance,
+        "data": {**provenance["data"], "grader_version": "math, grader 2, math-verify 0.9"},
+    }
+    for record, shown in ((provenance, f"exact, grader {GRADER_VERSION}"), (earlier, "exact, grader 2")):
+        folder.provenance_file.write_text(json.dumps(record))
+        _, printed = evaluate("--regrade", folder.path.name)
+        assert f"recorded: {shown}, math-verify" in " ".join(printed.split())

@@ -58,7 +58,7 @@ def test_printed_lines_prompt_the_policy_as_training_does(
     write_card(target, folder, record, step=0)
     problem = Problem(problem_id="0", question="9+8-4=", answer="13", turns=tuple(turns.items()))
     group = group_of_two(problem, np.random.default_rng(0), num_tokens=2, text="13")
-    write_rollouts(folder.rollouts_path(1), 1, [group], {})
+    write_rollouts(folder.rollouts_path(1), 1, [group], ())
     lines = usage_lines(record, target, str(target), example_of(folder))
     assert len(lines) == 4
     found = {}

@@ -95,6 +95,10 @@ def test_one_method_shows_its_header_and_marks_nothing(capsys):
     assert "≠" not in text
 
 
+def test_window_of_bapo_is_shown_as_the_first_and_the_last_one_of_its_search(capsys):
+    assert "[0.6000, 1.2000] to [0.9000, 3.0000]" in printed(capsys, "bapo")
+
+
 def test_json_holds_every_setting_and_the_ones_that_differ(capsys):
     found = json.loads(printed(capsys, "atr", "grpo", "--json"))
     assert set(found["methods"]) == {"atr", "grpo"}

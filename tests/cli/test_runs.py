@@ -401,7 +401,7 @@ def test_export_of_what_is_not_there_names_what_is(run, atrium, runs_dir):
     assert fails(atrium("export", "last", "--best"), "no best checkpoint")
     assert fails(atrium("export", "last", "--best", "--step", "2"), "not allowed with")
     make_run(runs_dir)
-    assert fails(atrium("export", "last"), "has no checkpoint")
+    assert fails(atrium("export", "last"), "has no checkpoint; choose another run")
 
 
 def test_export_refuses_a_policy_that_is_not_complete(run, atrium):
@@ -430,9 +430,10 @@ def test_export_never_replaces_what_is_no_export(run, atrium, tmp_path, force):
     assert fails(atrium("export", "last", "--to", "link", *force), "not a folder")
     policy = run.checkpoint_path(6) / "policy"
     assert fails(atrium("export", "last", "--to", str(policy), *force), "must not be inside the checkpoint")
-    assert fails(
-        atrium("export", "last", "--to", str(policy / "deep"), *force), "must not be inside the checkpoint"
-    )
+    for inside in (policy / "deep", policy.parent / "mine"):
+        assert fails(
+            atrium("export", "last", "--to", str(inside), *force), "must not be inside the checkpoint"
+        )
     assert (home / "documents").is_dir()
     assert (tmp_path / "a_file").read_text() == "precious"
     assert (policy / "model.safetensors").is_file()
@@ -585,6 +586,15 @@ def test_doctor_knows_requirements_of_the_base_and_of_the_extras():
     assert unmet("numpy<1").startswith("numpy ")
     assert unmet("numpy<1").endswith("is installed, expected <1")
     assert unmet("numpy") is None
+    assert unmet(f"{absent}>=1; platform_system == 'No such system'") is None
+    assert unmet("numpy<1; platform_system != 'No such system'").startswith("numpy ")
+
+
+def test_doctor_keeps_the_platform_of_an_installed_packages_requirement(tmp_path, monkeypatch):
+    lines = ["a>=1; (platform_system == 'Windows') and extra == 'gpu'", "b; extra == 'gpu'", "c<2"]
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: lines)
+    monkeypatch.setattr(doctor.atrium, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    assert requirements() == {"": ["c<2"], "gpu": ["a>=1; (platform_system == 'Windows')", "b"]}
 
 
 def test_doctor_names_every_extra_and_no_other():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from atrium.assemble.stored_answers import answers_of_file
 from atrium.cli.app import main
 from atrium.runs.find import find_run
 
@@ -74,7 +75,7 @@ def test_the_same_grader_changes_nothing(run, runs_dir):
     assert code == 0
     assert "16 answers graded by math" in printed
     assert "0 changed" in printed
-    assert "graded by math, grader 3, math-verify" in " ".join(printed.split())
+    assert "graded by math, grader 4, math-verify" in " ".join(printed.split())
     assert find_run(runs_dir, "last").summary_file.read_bytes() == before
 
 
@@ -201,6 +202,8 @@ def test_regrading_a_run_of_an_older_grader_shows_both_versions_and_keeps_its_re
         ("{", "line 1 is not valid JSON"),
         ('{"answer": "1"}', "no field for the text"),
         ("", "contains no completions"),
+        ('{"resps": null, "target": "1"}', "resps contains no texts"),
+        ('{"answer": "4", "completion": ["4", "5"]}', "the completion must be text"),
     ],
 )
 def test_a_file_that_holds_no_completions_is_refused_in_a_line(run, tmp_path, line, words):
@@ -219,3 +222,12 @@ def test_what_regrading_does_not_read_is_refused(run):
     ):
         code, printed = run("evaluate", *arguments)
         assert (code, words in printed) == (2, True), printed
+
+
+def test_a_list_as_name_and_a_score_that_is_no_number_are_read(tmp_path):
+    file = tmp_path / "theirs.jsonl"
+    of_lm_eval = {"doc_id": [1], "resps": [["4"]], "target": "4", "exact_match": float("nan")}
+    file.write_text(
+        f"{json.dumps(of_lm_eval)}\n{json.dumps({'answer': '4', 'text': '4', 'score': float('nan')})}"
+    )
+    assert [one.was_correct for one in answers_of_file(file)] == [None, None]

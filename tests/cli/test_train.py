@@ -215,11 +215,12 @@ def test_an_interrupted_multirun_stops(begun):
 @pytest.mark.full
 def test_a_multirun_goes_on_after_a_defect_and_raises_it_at_its_end(begun, capsys):
     configs, errors = begun
-    errors[1] = ZeroDivisionError()
+    errors[1], errors[2] = ZeroDivisionError(), RuntimeError()
     with pytest.raises(ZeroDivisionError):
         main(["train", "--multirun", "seed=1,2,3"])
     assert [config.seed for config in configs] == [1, 2, 3]
-    assert "run 1 failed: ZeroDivisionError" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "run 1 failed: ZeroDivisionError; the first traceback follows at the end\nrun 2 failed: " in said
 
 
 @pytest.mark.parametrize("how", ["--resume NAME", "--resume=NAME", "resume=NAME", "--resume PATH"])

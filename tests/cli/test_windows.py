@@ -26,9 +26,15 @@ def test_every_divergence_is_shown_at_its_own_budget(capsys):
     text = printed(capsys)
     kl3 = next(line for line in text.splitlines() if line.startswith("kl3 "))
     assert kl3.split()[1:4] == ["0.0231", "0.800174", "1.230610"]
-    assert "no window on the ratio" in text
+    assert "a window for each minibatch: second_moment; no window on the ratio" in text
+    assert "The same method (l and u to ten digits)" in text
     assert "chi2 = ratio = total_variation = window" in text
     assert "atr [0.8002, 1.2306], clip_higher [0.8000, 1.2800], grpo [0.8000, 1.2000]" in text
+
+
+def test_clip_range_with_a_huge_upper_bound_is_one_line(capsys):
+    assert main(["windows", "--no-figures", "--clip", "0.2", "1e300"]) == 2
+    assert "--clip LOW HIGH: HIGH must be at most 999999, got 1e+300" in capsys.readouterr().err
 
 
 def test_one_budget_for_all_and_budgets_of_their_own(capsys):

@@ -75,6 +75,18 @@ def test_arms_of_one_name_get_only_the_settings_that_distinguish_them():
     ]
 
 
+def test_an_odd_run_whose_rounded_name_is_taken_makes_both_names_exact():
+    near = {"divergence.delta": "0.023143551"}
+    arms = [("atr", seed, delta) for delta in (near, {"divergence.delta": "0.05"}) for seed in (0, 1, 2)]
+    settings = runs(*arms, ("atr", 0, {"divergence.delta": "0.02314"}))
+    assert names(settings) == ["atr · delta 0.023143551", "atr · delta 0.05", "atr · delta 0.02314"]
+
+
+def test_an_arm_without_a_value_is_named_after_the_setting_that_it_lacks():
+    study = [("atr", seed, {"regularizer.kl": value}) for seed in (0, 1) for value in ("null", "k3")]
+    assert names(runs(*study)) == ["atr · kl null", "atr · k3"]
+
+
 def test_single_runs_of_one_method_are_arms_where_no_arm_has_several_seeds():
     settings = runs(("atr", 0, {}), ("atr", 0, {"num_steps": "6"}), ("grpo", 0, {}))
     assert names(settings) == ["atr · num_steps 12", "atr · num_steps 6", "grpo"]

@@ -8,7 +8,7 @@ import pytest
 from tests.compare.documents import files_of
 
 from atrium.cli.app import main
-from atrium.compare.confounds import FACTS, Recorded
+from atrium.compare.confounds import FACTS, Recorded, environment_lines
 from atrium.compare.document_sentences import paper_sentences
 from atrium.compare.run_comparison import compare_runs
 
@@ -186,3 +186,21 @@ def test_settings_of_the_kind_that_runs_are_grouped_by_are_no_confounds(make_run
         make_run("grpo", seed, {("exam", 4): [1]}, reward=reward) for reward in rewards for seed in (0, 1)
     ]
     assert compare_runs(runs, by=["reward.kind"]).confounds == ()
+
+
+@pytest.mark.parametrize(("by", "kinds"), [("model.source", ("hub", "hub")), ("model.kind", ("hf", "hub"))])
+def test_facts_that_follow_from_the_setting_that_runs_are_grouped_by_are_no_confounds(make_run, by, kinds):
+    runs = []
+    for source, kind in zip("ab", kinds, strict=True):
+        for seed in (0, 1):
+            runs.append(make_run("grpo", seed, {("exam", 4): [1]}, model={"kind": kind, "source": source}))
+            runs[-1].provenance_file.write_text(json.dumps({"data": {"model_source": source * 20}}))
+    assert compare_runs(runs, by=[by]).confounds == ()
+
+
+def test_a_version_that_one_arm_did_not_record_is_not_said_of_all_arms():
+    facts = [
+        Recorded(name="vllm", values={"a": ("0.6",), "b": ()}),
+        Recorded(name="python", values={"a": ("3.11",), "b": ("3.11",)}),
+    ]
+    assert environment_lines(facts) == ["all arms: python 3.11", "not recorded by all arms: vllm 0.6"]

@@ -6,6 +6,7 @@ import pytest
 from tests.compare.documents import alerts_of
 
 from atrium.base.errors import ConfigError, RunFolderError
+from atrium.compare.counted_runs import counted_runs
 from atrium.compare.outcomes import At
 from atrium.compare.run_comparison import compare_runs
 from atrium.runs.run_folder import RunFolder
@@ -141,3 +142,8 @@ def test_the_error_for_too_few_arms_names_excluded_runs_with_reasons(make_run, t
         compare_runs([failed, RunFolder(tmp_path / "runs" / "study" / "empty")])
     with pytest.raises(ConfigError, match=r"benchmark aime: .* use one of exam$"):
         compare_runs([whole], benchmarks=["aime"])
+
+
+def test_an_error_without_any_excluded_run_still_says_what_to_do():
+    with pytest.raises(RunFolderError, match="can be compared; none was evaluated; choose other runs"):
+        counted_runs([], (), At.LAST, can_compare=lambda some: True)

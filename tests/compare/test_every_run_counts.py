@@ -10,10 +10,13 @@ import pytest
 from tests.compare.documents import answer_of, notes_of, results_latex, tables_of
 from tests.run_records import leave
 
-from atrium.base.errors import ConfigError
+from atrium.base.errors import ConfigError, RunFolderError
 from atrium.cli.app import main
+from atrium.compare.collapse import collapses_of
+from atrium.compare.diverged_runs import answers_used
 from atrium.compare.document_sentences import paper_sentences
 from atrium.compare.run_comparison import compare_runs
+from atrium.runs.reader import read_overview
 from atrium.runs.run_folder_writer import RunFolderWriter
 from atrium.runs.status import RunState
 from atrium.stats.wording import points, rounded_up
@@ -130,6 +133,27 @@ def test_a_diverged_run_counts_at_equal_cost_but_does_not_set_the_budget(study, 
     assert comparison.arms[0].steps == (4.0, 4.0)
 
 
+@pytest.mark.parametrize("at", ["steps", "tokens", "wall_clock"])
+def test_runs_that_all_diverged_are_compared_at_their_last_evaluations(study, at):
+    for seed in range(2):
+        for algorithm in ("grpo", "atr"):
+            study(algorithm, seed, 2, state=RunState.FAILED, cause="diverged", diverged_to=1)
+    assert set(study.compare(at=at).steps[EXAM].values()) == {3}
+
+
+def test_answers_that_no_run_has_are_an_error_in_one_line(study):
+    run = study("atr", 0, 2)
+    with pytest.raises(RunFolderError, match="no compared run was evaluated on exam; add runs"):
+        answers_used([run], EXAM, {})
+
+
+def test_whether_a_diverged_run_without_any_evaluation_collapsed_is_unknown(make_run):
+    run = make_run("atr", 0, {}, until=2, state=RunState.FAILED)
+    status = json.loads(run.status_file.read_text())
+    run.status_file.write_text(json.dumps({**status, "cause": "diverged"}))
+    assert collapses_of(read_overview(run)) is None
+
+
 @pytest.mark.parametrize(
     ("state", "kind", "said"),
     [
@@ -162,6 +186,20 @@ def test_a_missing_run_is_superseded_by_a_finished_one_of_its_arm_and_seed(study
         study("grpo", seed, 1)
         study("atr", seed, 3, state=RunState.INTERRUPTED)
         study("atr", seed, 3)
+    assert _verdict(study.compare()).kind == "better"
+
+
+def test_an_evaluation_supersedes_a_missing_one_of_its_arm_and_seed(study):
+    def evaluates(folder, seed):
+        config = json.loads(folder.config_file.read_text())
+        checkpoint = {"run": f"a/{seed}", "step": 4, "seed": seed}
+        own = {"kind": "evaluation", "checkpoint": checkpoint, "evaluation": config.pop("evaluation")}
+        folder.write_config({**own, "model": {"kind": "hub", "source": "x"}, "not_read": config})
+
+    for seed in range(4):
+        for algorithm, correct in (("grpo", 1), ("atr", 3)):
+            evaluates(study(algorithm, seed, correct, state=RunState.INTERRUPTED), seed)
+            evaluates(study(algorithm, seed, correct), seed)
     assert _verdict(study.compare()).kind == "better"
 
 

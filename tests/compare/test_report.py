@@ -55,7 +55,7 @@ def test_the_reports_folder_in_runs_is_not_listed_as_a_run(make_study, capsys, t
         ),
         (["compare", "study", "--at", "epochs"], "invalid choice"),
         (["compare", "nothing"], "there is no run"),
-        (["compare", "study", "--effect", "0"], "argument --effect: the value must be greater than 0"),
+        (["compare", "study", "--effect", "0"], "argument --effect: expected a number greater than 0"),
         (["compare", "study", "--area", "rollout/reward"], "require --until STEP"),
         (["compare", "study", "--steps-to", "rollout/reward", "--until", "4"], "expected METRIC=VALUE"),
         (["diff", "nothing", "else"], "there is no run"),

@@ -11,7 +11,7 @@ from tests.compare.documents import files_of, results_latex
 from atrium.cli.app import main
 from atrium.compare.document import report_name
 from atrium.compare.document_sentences import paper_sentences
-from atrium.compare.document_tables import paper_name
+from atrium.compare.document_tables import paper_name, results_table
 from atrium.compare.run_comparison import compare_runs
 from atrium.compare.training_document import read_training
 from atrium.views.cells import texts
@@ -155,4 +155,11 @@ def test_names_of_algorithms_are_spelled_as_in_papers_and_labels_stay():
         "grpo delta=0.02": "GRPO delta=0.02",
         "ATR (ours)": "ATR (ours)",
     }
-    assert {name: paper_name(name) for name in wanted} == wanted
+    assert {name: paper_name(name, name.partition(" ")[0]) for name in wanted} == wanted
+    assert paper_name("mine", "grpo") == "mine"
+
+
+def test_labels_of_the_user_stay_in_the_table_for_a_paper(make_study):
+    runs = make_study({"grpo": 0.0}, num_seeds=2, label="ours")
+    comparison = compare_runs([*runs, *make_study({"atr": 0.1}, num_seeds=2)], renamed={"atr": "mine"})
+    assert {row.cells[0] for row in results_table(comparison).rows} == {"mine", "ours"}

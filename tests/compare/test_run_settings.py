@@ -57,3 +57,7 @@ def test_differences_are_found_in_time_linear_in_the_number_of_runs():
 def test_a_repeated_word_occurs_once_in_a_label():
     assert label(["algorithm.name", "divergence.kind"], ["kl3", "kl3"]) == "kl3"
     assert label(["flag"], ["true"]) == "flag true"
+
+
+def test_a_label_of_absent_values_alone_names_them():
+    assert list(labels(["kl.coef"], [("null",), ("0.1",)]).values()) == ["coef null", "coef 0.1"]

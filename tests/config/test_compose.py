@@ -16,8 +16,10 @@ from atrium.cli import main
 from atrium.config import compose as composition
 from atrium.config import files, multirun
 from atrium.config.compose import check_overrides, compose, from_json, to_json
+from atrium.config.compute import check_alone
 from atrium.config.files import conf_folder
 from atrium.config.machine import Machine
+from atrium.config.method_files import read_method
 from atrium.config.multirun import compose_all
 
 LAPTOP = Machine(num_cores=4, requested_threads=None, has_cuda=False)
@@ -334,3 +336,36 @@ def test_an_experiment_of_ones_own_is_named_by_its_path_wherever_settings_are_co
     assert config == stress.model_copy(update={"num_steps": 7})
     assert main(["memory", f"experiment={mine}", "--json"]) == 0
     assert compose([f"experiment={mine}", "num_steps=9"]).num_steps == 9
+
+
+def test_a_placeholder_in_a_list_is_refused():
+    with pytest.raises(ConfigError, match=r"model.prompt.stop\[0\]: \?\?\? is a placeholder"):
+        compose(["model.prompt.stop=[???]"])
+
+
+def test_hydras_own_settings_are_printed_with_their_references_resolved():
+    printed = composition.composed_text(["runs_dir=here"], "hydra", "hydra.sweep", resolve=True)
+    assert "dir: here/.cache/multirun/" in printed
+    assert "${" not in printed
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"), [(["looks=[3]"], "4 --looks 3,4"), (["looks=[7,5]"], "7 --looks 3,7")]
+)
+def test_advice_for_wrong_looks_is_a_valid_plan(given, advice):
+    with pytest.raises(ConfigError, match=f"use --planned-seeds {advice}"):
+        compose(given)
+    planned, looks = advice.split(" --looks ")
+    assert compose([f"planned_seeds={planned}", f"looks=[{looks}]"]).looks[-1] == int(planned)
+
+
+def test_a_setting_of_several_processes_is_refused_in_the_notation_of_settings():
+    compute = compose([]).compute.model_copy(update={"allow_public_rendezvous": True})
+    with pytest.raises(ConfigError, match="must be false, since it is so, got true;"):
+        check_alone(compute, "it is so")
+
+
+@pytest.mark.parametrize("key", ["algorithm.name.a", "algorithm.name.a.b"])
+def test_a_key_below_a_value_of_a_method_is_refused(key):
+    with pytest.raises(ConfigError, match=f"{key}=3: unknown key"):
+        read_method("grpo", [f"{key}=3"])

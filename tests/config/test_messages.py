@@ -209,3 +209,17 @@ def test_message_names_what_the_user_may_have_meant(argument, said):
     with pytest.raises(ConfigError) as raised:
         compose([argument])
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["divergence=alpha", "divergence.delta=1000"], "divergence.delta must be at most 100, got 1000"),
+        (["divergence=alpha", "divergence.alpha=1000"], "divergence.alpha must be at most 10, got 1000"),
+        (["divergence.kind=alpha", "divergence.delta=1"], "divergence.alpha is missing"),
+    ],
+)
+def test_message_tells_a_key_from_a_kind_of_the_same_name(arguments, said):
+    with pytest.raises(ConfigError) as raised:
+        compose(arguments)
+    assert str(raised.value).startswith(said)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import random
+import re
+
 import pytest
 import yaml
 
 from atrium.base.errors import ConfigError
 from atrium.config.compose import check_overrides, compose, with_files
 from atrium.config.files import conf_folder
+from atrium.config.method_files import read_method
 from atrium.config.multirun import compose_all
 
 CONF = conf_folder()
@@ -132,3 +137,62 @@ def test_a_list_may_stand_where_a_file_has_a_mapping(own):
     assert [step.kind for step in typed.correction.steps] == ["masked_importance", "truncated_importance"]
     path = own(f"defaults: [icepop]\nname: mine\ncorrection: {steps}\nreduction: {{counts: kept}}\n")
     assert compose([f"algorithm={path}"]).algorithm.correction == typed.correction
+
+
+WORDS = [
+    "a",
+    " ",
+    '"',
+    "'",
+    "\\",
+    "\n",
+    "\t",
+    "\r\n",
+    "ö",
+    "日",
+    "😀",
+    "{",
+    "]",
+    ",",
+    ":",
+    "=",
+    "#",
+    "$",
+    "null",
+]
+
+
+def test_random_texts_in_a_file_are_read_as_yaml_reads_them(own):
+    draw = random.Random(0)
+    texts = ["", "null", "True", "nan", "Inf", "\\", '\\"', "a\\", "Größe 1"]
+    texts += ["".join(draw.choices(WORDS, k=draw.randint(1, 9))) for _ in range(60)]
+    for text in (text for text in texts if "${" not in text):
+        values = {"label": text, "looks": [text, {"k": [text, 1]}]}
+        path = own(yaml.safe_dump(values, allow_unicode=True))
+        read = {one.key_or_group: one.value() for one in check_overrides([f"experiment={path}"])}
+        assert read == values
+
+
+def test_texts_in_a_file_compose_unchanged_and_references_are_resolved(own):
+    text = 'Größe 1:\n\t"a\\b" \\ \\"{question}\'\\'
+    prompt = {"system": text, "stop": [text, "\\"], "chat_options": {"k": text}}
+    values = {"label": text, "model": {"prompt": prompt}, "experiment_name": "s${seed}"}
+    lines = ["model=qwen3_0_6b", f"experiment={own(yaml.safe_dump(values))}"]
+    config = compose(lines)
+    assert (config.label, config.experiment_name) == (text, "s0")
+    composed = config.model.prompt.model_dump(mode="json")
+    assert {key: composed[key] for key in prompt} == prompt
+
+
+def test_texts_in_the_file_of_a_method_are_read_without_hydra_too(own):
+    name = 'a "b" \\n\n:c'
+    path = own(yaml.safe_dump({"defaults": ["grpo"], "name": "mine", "surrogate": {"kind": name}}))
+    with pytest.raises(ConfigError, match=re.escape(f"got {json.dumps(name)}")):
+        read_method(str(path))
+
+
+def test_null_for_a_group_replaces_the_option_of_a_file(own):
+    path = own("defaults:\n- override /evaluation: literature\n")
+    assert compose([f"experiment={path}", "evaluation=null"]) == compose([])
+    lines = ["evaluation=null", "evaluation=greedy"]
+    assert compose(lines) == compose(["evaluation=greedy"])

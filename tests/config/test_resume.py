@@ -6,8 +6,9 @@ import pytest
 
 from atrium.base.errors import ConfigError
 from atrium.config.compose import compose
-from atrium.config.machine import Machine
-from atrium.config.resume import MAY_CHANGE, resumed, schedule_note
+from atrium.config.machine import Machine, machine_with_gpu
+from atrium.config.resume import MAY_CHANGE, branched, resumed, schedule_note
+from atrium.config.schema import BranchConfig
 
 BEGUN_WITH = ["experiment=stress", "algorithm=grpo", "divergence.delta=0.3", "seed=5"]
 
@@ -91,6 +92,38 @@ def test_a_wrong_setting_is_refused_as_ever(stored, folder):
         resumed(stored, folder, ["num_stps=3"])
     with pytest.raises(ConfigError, match="num_steps must be at least 1"):
         resumed(stored, folder, ["num_steps=0"])
+
+
+@pytest.mark.parametrize(
+    ("begun_with", "override"),
+    [
+        (["rollout.num_prompts=48"], "compute.num_processes=3"),
+        (["num_steps=5000"], "compute.profile_step=3000"),
+        (["rollout=vllm", "model=qwen3_0_6b"], "rollout.placement=server"),
+    ],
+)
+def test_a_change_is_checked_with_the_settings_that_the_run_began_with(folder, begun_with, override):
+    began = compose(begun_with, machine=machine_with_gpu())
+    section, _, name = override.partition("=")[0].partition(".")
+    config = resumed(began, folder, [override])
+    assert str(getattr(getattr(config, section), name)) == override.partition("=")[2]
+
+
+BRANCH = BranchConfig(run="stress/run", step=1, method="key")
+
+
+def test_a_branch_keeps_what_the_file_of_its_evaluation_leaves_out(folder):
+    began = compose(["model=qwen3_0_6b"], machine=machine_with_gpu())
+    evaluation = branched(began, folder, BRANCH, ["evaluation=greedy"]).evaluation
+    greedy = {"num_samples": 1, "temperature": 0.0, "top_p": 1.0}
+    assert evaluation == began.evaluation.model_copy(update=greedy)
+    assert branched(began, folder, BRANCH, ["evaluation=null"]).evaluation == began.evaluation
+
+
+@pytest.mark.parametrize("override", ["optimizer.learning_rate.a=1", "optimizer.learning_rate.a.b=1"])
+def test_a_key_below_a_value_is_refused_on_a_branch(stored, folder, override):
+    with pytest.raises(ConfigError, match="unknown key, since it goes through a value"):
+        branched(stored, folder, BRANCH, [override])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from atrium.config import compose as composition
 from atrium.config.compose import compose, compose_notes
 from atrium.config.files import conf_folder
 from atrium.config.scale import LARGE_MODEL
-from atrium.models.shape import read_shape
+from atrium.models.shape import SIZES, read_shape
 
 MATH = ("dataset=math", "benchmark=math_suite")
 QWEN = ("model=qwen3_1_7b", *MATH)
@@ -147,6 +147,12 @@ def test_parameters_are_counted_from_the_keys_of_a_config(name):
 def test_parameters_are_not_guessed_where_keys_are_missing():
     assert read_shape({"hidden_size": 64}) is None
     assert read_shape(None) is None
+
+
+def test_more_heads_than_the_width_have_no_shape_unless_a_heads_size_is_given():
+    keys = {**dict.fromkeys(SIZES, 2), "num_attention_heads": 4}
+    assert read_shape(keys) is None
+    assert read_shape({**keys, "head_dim": 2}).head_size == 2
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,12 @@ def test_the_worked_solution_is_the_documented_one():
     assert solution("7+8-4+3=") == r"7+8=15;15-4=11;11+3=14;\boxed{14}"
 
 
+@pytest.mark.parametrize("question", ["1-9=", "1-2+3=", "1+2", "10+1="])
+def test_solution_of_what_is_not_a_question_raises_value_error(question):
+    with pytest.raises(ValueError, match="expected a question of the chain task"):
+        solution(question)
+
+
 def test_every_problem_is_legal_and_its_answer_right(splits):
     for problem in (*splits.train.problems, *splits.validation.problems, *splits.test.problems):
         results = _evaluate(problem.question)

@@ -6,7 +6,6 @@ import pytest
 from tests.data.test_prompts import PROBLEM
 
 from atrium.base.errors import ConfigError
-from atrium.data import chat_templates
 from atrium.data.prompt_checks import check_prompt
 from atrium.data.prompts import PromptTemplate, WorkedExample, encode_prompt
 from atrium.models.tiny import build_tokenizer
@@ -45,8 +44,6 @@ def _text(chat_template, date=DAY, **fields):
 def test_template_sees_the_given_date_and_not_the_clock(clock, said):
     assert _text(clock + TURNS) == f"{said}7+8=="
     assert _text(clock + TURNS, date="2024-07-04") != _text(clock + TURNS)
-    with chat_templates.moved_clock():
-        assert _text(clock + TURNS) == f"{said}7+8=="
     assert _check(clock + TURNS) == []
 
 

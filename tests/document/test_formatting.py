@@ -37,8 +37,9 @@ def test_a_sparkline_shows_gaps_and_flat_curves_as_such():
 
 
 def test_numbers_fit_in_nine_characters():
-    values = [0.0, 1.0, 0.123456, 12.3456, 1234.5, 99_999.0, 123_456.0, 1e-9, -0.00012345, 1e300, math.inf]
-    assert [number(value) for value in values[:6]] == ["0", "1", "0.123", "12.3", "1234", "99999"]
+    values = [0.0, 1.0, 0.123456, 12.3456, 999.7, 1234.5, 99_999.0, 123_456.0, 1e-9, -0.00012345]
+    values += [1e300, math.inf]
+    assert [number(value) for value in values[:7]] == ["0", "1", "0.123", "12.3", "1000", "1234", "99999"]
     assert all(len(number(value)) <= 9 for value in values)
     assert (number(None), number(math.nan)) == ("–", "–")
 
@@ -69,6 +70,8 @@ def test_unit_of_a_number_decides_its_digits(value, unit, text):
 def test_only_differences_above_zero_get_a_plus_sign():
     texts = [value_text(value, "points", is_signed=True) for value in (0.021, 0.0, -0.021)]
     assert texts == ["+2.1", "0.0", "−2.1"]
+    texts = [value_text(value, "seconds", is_signed=True) for value in (0.4, 0.0, -0.01)]
+    assert [*texts, value_text(0.0, "bytes", is_signed=True)] == ["+0.4 s", "0.0 s", "0.0 s", "0 B"]
 
 
 def test_shares_and_intervals_are_in_percent():
@@ -102,7 +105,7 @@ def test_ages_are_in_one_unit(seconds, text):
 
 @pytest.mark.parametrize(
     ("num", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (404_480, "404 kB"), (3e9, "3 GB"), (5e15, "5e+03 TB")],
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (404_480, "404 kB"), (3e9, "3 GB"), (5e15, "5000 TB")],
 )
 def test_sizes_are_decimal(num, text):
     assert size(num) == text

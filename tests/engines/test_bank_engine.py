@@ -175,7 +175,7 @@ def test_what_a_run_recorded_is_read_back_as_it_was(tmp_path, policy):
         for problem, request, completions in zip(PROBLEMS, requests, sampled, strict=True)
     ]
     for step, part in ((1, groups[:2]), (20, groups[2:])):
-        write_rollouts(tmp_path / f"step-{step:06d}.parquet", step, part, {})
+        write_rollouts(tmp_path / f"step-{step:06d}.parquet", step, part, ())
     bank = bank_of(tmp_path, policy.tokenizer, num_needed=4)
     for request, completions in zip(requests, sampled, strict=True):
         stored = bank[tuple(request.prompt_token_ids.tolist())]
@@ -212,7 +212,7 @@ WRONG = {
     "no_prompt_column": (_one(prompt=...), r"columns are missing: prompt \(or question, or problem_id\)"),
     "unknown_question": (
         _one(prompt="8"),
-        r"row 0 of .* answers '8', which is not among the 6 training problems",
+        r"row 1 of .* answers '8', which is not among the 6 training problems",
     ),
     "unknown_id": (_one(problem_id="p10"), r"answers 'p10', which is not among .*the nearest is 'p[01]'"),
     "id_of_another_question": (
@@ -227,6 +227,7 @@ WRONG = {
         _one(token_ids="8 14"),
         "column token_ids must contain lists of whole numbers, got string",
     ),
+    "null_among_tokens": (_one(token_ids=[8, None]), "row 1 of .*token_ids must be whole numbers, got null"),
     "fractions_of_tokens": (
         _one(token_ids=[8.5]),
         "column token_ids must contain lists of whole numbers, got list<",

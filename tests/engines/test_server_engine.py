@@ -244,6 +244,18 @@ def test_interrupt_ends_sampling_until_new_weights_arrive(start, policy):
     assert len(list(engine.generate(REQUESTS[:2], SAMPLING))) == 2
 
 
+def test_samples_of_a_stream_are_pending_until_it_is_closed_and_interruption_reaches_it(start):
+    engine = start(1, variables={"STAND_IN_DELAY_S": "5"})
+    stream = engine.stream(SAMPLING)
+    stream.add(0, REQUESTS[0])
+    assert engine.num_pending == 2
+    engine.interrupt()
+    with pytest.raises(InterruptedError):
+        stream.next()
+    stream.close()
+    assert engine.num_pending == 0
+
+
 @pytest.mark.parametrize(
     ("variables", "dtype", "message"),
     [

@@ -76,6 +76,21 @@ def test_a_token_of_the_cache_takes_a_key_and_a_value_per_layer_and_head():
     assert per_token(vllm(tensor_parallel=16)) == 2 * 28 * 1 * 128 * 2
 
 
+@pytest.mark.parametrize("size", range(9_000, 48_000, 1_100))
+def test_share_that_the_error_of_a_small_cache_names_is_enough(size):
+    with pytest.raises(ConfigError) as error:
+        vllm(gpu_memory_fraction=0.1).check_cache(QWEN3_1_7B, "bfloat16", size * 10**6)
+    share = float(re.search(r"raise it to (0\.\d\d)", str(error.value))[1])
+    vllm(gpu_memory_fraction=share).check_cache(QWEN3_1_7B, "bfloat16", size * 10**6)
+
+
+@pytest.mark.parametrize(("size", "end"), [(3, "$"), (8, ", or lower rollout.context_length$")])
+def test_cache_that_fits_with_no_share_names_no_share(size, end):
+    message = f"GB; choose a smaller model{end}"
+    with pytest.raises(ConfigError, match=message):
+        vllm(gpu_memory_fraction=0.9).check_cache(QWEN3_1_7B, "bfloat16", size * 10**9)
+
+
 def test_vllm_takes_its_share_of_the_device_and_gives_it_to_updates_where_it_sleeps():
     awake, asleep = sizes(vllm()), sizes(vllm(sleep_level=1))
     assert sum(item.num_bytes for item in awake.values()) == 32 * 10**9

@@ -47,6 +47,9 @@ SETTLED = [
     (r"\frac{1}{2}", "0.51", False),
     (r"\sqrt{2}", r"\sqrt{3}", False),
     (r"\sqrt{2}", "5", False),
+    ("2^{2000}", r"\pi", False),
+    ("5", r"2^{2000} \approx 3.5", False),
+    ("2^{2000}", r"2^{2000}\%", True),
     ("p-q", "p+q", False),
     ("p-q", "7", False),
     ("3-4i", "3+4i", False),
@@ -185,6 +188,7 @@ HACKS = [
     ("C", r"\boxed{A, B, C, D}"),
     ("x^2", r"\boxed{x^2+10^{-9}}"),
     (r"\frac{1}{3}", r"\boxed{0.33}"),
+    (r"3k, k \in \mathbb{Z}", r"\boxed{3k+40, k \in \mathbb{Z}}"),
     ("3.14159", r"\boxed{\pi}"),
 ]
 
@@ -212,6 +216,8 @@ def test_answers_that_hedge_or_cheat_never_count(grader: GraderPool, gold: str, 
         (r"x \in [-2,7]", "[-2,7]"),
         (r"(-\infty,1]\cup[10,\infty)", r"c \in (-\infty, 1]\cup[10,+\infty)"),
         (r"(1,2),(3,\sqrt{8})", r"(3, 2\sqrt{2}), (1, 2)"),
+        (r"3k, k \in \mathbb{Z}", r"3k+39, k \in \mathbb{Z}"),
+        (r"k\pi, k \in \mathbb{Z}", r"k\pi-20\pi, k \in \mathbb{Z}"),
         (r"1-\frac{1}{\mathrm{e}}", r"1 - e^{-1}"),
         (r"4.123105625617661", r"\sqrt{17}"),
         (r"\begin{pmatrix}\frac{1}{2}&\sqrt{8}\end{pmatrix}", r"\begin{pmatrix}0.5&2\sqrt{2}\end{pmatrix}"),
@@ -293,6 +299,14 @@ def test_very_long_answers_are_compared_as_text(grader: GraderPool):
     assert "too long" in verdict.reason
     assert len(verdict.extracted or "") == 2_000
     assert grader.grade(boxed(long), long).is_correct
+
+
+@pytest.mark.parametrize(
+    "answer", ["x_{1) < 3", r"m\text{except}=", r"\mid \text{with}", r",\text{all real}\leq+"]
+)
+def test_malformed_sets_in_words_or_symbols_are_wrong_and_no_crash(grader: GraderPool, answer: str):
+    verdict = grader.compare(r"\mathbb{R} \setminus \{4\}", answer).result()
+    assert verdict.kind is VerdictKind.INCORRECT
 
 
 def test_a_gold_answer_that_cannot_be_read_is_named_in_the_reason(grader: GraderPool):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import json
 import math
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -377,6 +379,89 @@ def test_a_supervisor_that_ends_by_itself_is_an_error_and_no_wrong_answer(monkey
             with pytest.raises(GraderError, match="cannot continue: ZeroDivisionError"):
                 future.result(timeout=PATIENCE_S)
         assert grader.grade(r"\boxed{1}", "1").is_correct
+
+
+OWN = """
+import numpy as np
+from atrium.grading.equivalence import Finding
+from atrium.grading.verifiers import PlacedVerifier, Verifier
+
+class Own(Verifier):
+    kind: str = "own"
+
+    def extract(self, text):
+        if text == "key":
+            raise KeyError("boom")
+        return 5 if text == "number" else text
+
+    def compare(self, gold, answer):
+        return answer == gold if gold == "bare" else Finding(np.bool_(answer == gold), "", np.float32(1))
+
+    def write(self, answer):
+        return answer
+
+class OwnPlaced(PlacedVerifier):
+    kind: str = "own"
+    extract, compare, write = Own.extract, Own.compare, Own.write
+"""
+
+
+@pytest.fixture(params=["Own", "OwnPlaced"], scope="module")
+def own(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GraderPool]:
+    """A pool with a verifier of a user's, which extracts in a worker or in this process."""
+    path = tmp_path_factory.mktemp("own") / "own_verifiers.py"
+    path.write_text(OWN)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with GraderPool(getattr(module, request.param)(num_workers=1, timeout_s=30.0)) as pool:
+        yield pool
+    del sys.modules[path.stem]
+
+
+def test_an_extracted_answer_that_is_no_text_is_an_error_that_names_the_verifier(own: GraderPool):
+    name = type(own.verifier).__name__
+    with pytest.raises(GraderError, match=rf"{name}\.extract must return text or None, got 5"):
+        own.submit("number", "5").result(timeout=PATIENCE_S)
+
+
+def test_an_error_in_extraction_is_a_crashed_grade_that_names_its_place(own: GraderPool):
+    verdict = own.submit("key", "5").result(timeout=PATIENCE_S)
+    assert verdict.kind is VerdictKind.CRASHED
+    assert re.search(r"own_verifiers.py, line \d+, in extract: KeyError: 'boom'", verdict.reason)
+
+
+def test_a_comparison_that_returns_no_finding_is_a_crashed_grade_that_says_so(own: GraderPool):
+    verdict = own.submit("bare", "bare").result(timeout=PATIENCE_S)
+    assert verdict.kind is VerdictKind.CRASHED
+    assert "compare must return a Finding, got True" in verdict.reason
+
+
+def test_a_finding_may_hold_values_of_numpy(own: GraderPool):
+    verdict = own.submit("5", "5").result(timeout=PATIENCE_S)
+    assert (verdict.kind, verdict.score) == (VerdictKind.CORRECT, 1.0)
+
+
+def test_a_reply_that_cannot_be_read_is_an_error_and_no_endless_wait(monkeypatch: pytest.MonkeyPatch):
+    reply = Reply({"is_equal": True})
+    monkeypatch.setattr(Supervisor, "_outcome", lambda *_: reply)
+    with GraderPool(MathVerifier()) as grader, pytest.raises(GraderError, match="KeyError"):
+        grader.submit(SLOW_ENOUGH % 1, "x").result(timeout=PATIENCE_S)
+
+
+def test_after_closing_any_number_of_jobs_is_refused_without_blocking(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("atrium.grading.supervisor.MAX_PENDING", 2)
+    supervisor = Supervisor(num_workers=1, timeout_s=5.0, memory_limit_mb=512)
+    supervisor.close()
+    outcomes: list[Outcome] = []
+    jobs = threading.Thread(
+        target=lambda: [supervisor.submit(b"", outcomes.append) for _ in range(4)], daemon=True
+    )
+    jobs.start()
+    jobs.join(timeout=10.0)
+    assert outcomes == [Failure(False, "the grader was closed")] * 4
 
 
 def test_processes_that_cannot_start_are_an_error_and_no_wrong_answer(monkeypatch: pytest.MonkeyPatch):

@@ -145,6 +145,37 @@ def test_trainer_logs_without_a_method_and_several_rewards_are_refused(tmp_path,
 
 
 @pytest.mark.parametrize(
+    ("source", "step"),
+    [
+        ("trl/grpo-0/completions/completions_00002.parquet", 2),
+        ("verl/10.jsonl", 10),
+        ("prime_rl/rollouts/step_10/eval/all/traces.jsonl", 10),
+    ],
+)
+def test_a_step_other_than_the_recorded_one_is_refused(source, step, imported):
+    code, printed = imported(FILES / source, "--experiment", "e", "--method", "m", "--step", 99)
+    assert (code, f"--step 99 cannot be used, since the file records step {step}" in printed) == (2, True), (
+        printed
+    )
+
+
+@pytest.mark.parametrize("score", [2.0, -0.25, 0.3, None, float("inf")])
+def test_a_score_that_cannot_be_the_mean_of_the_answers_is_refused(score, tmp_path, imported):
+    row = {"doc_id": 0, "doc": {"question": "q"}, "resps": [["a"] * 4], "filtered_resps": [["a"] * 4]}
+    row |= {"metrics": ["acc"], "acc": score, "filter": "none"}
+    (tmp_path / "samples_t_2026-01-01T00-00-00.jsonl").write_text(json.dumps(row))
+    code, printed = imported(".", "--experiment", "e")
+    assert (code, "cannot be the mean of 4 scores of 0 or 1" in printed) == (2, True), printed
+
+
+def test_results_of_lm_eval_without_means_are_read(tmp_path, imported):
+    row = {"doc_id": 0, "doc": {}, "resps": [["a"]], "metrics": ["acc"], "acc": 1.0, "filter": "none"}
+    (tmp_path / "samples_t_2026-01-01T00-00-00.jsonl").write_text(json.dumps(row))
+    (tmp_path / "results_2026-01-01T00-00-00.json").write_text('{"results": {"t": null}}')
+    assert imported(".", "--experiment", "e")[0] == 0
+
+
+@pytest.mark.parametrize(
     ("source", "changed", "message"),
     [
         ("trl/grpo-0", "trainer_state.json", "is damaged"),

@@ -12,11 +12,13 @@ import pytest
 from tests.compare.documents import tables_of
 from tests.run_records import evaluated_sample, leave, method_settings
 
+from atrium.base.errors import DataError
 from atrium.base.records import BenchmarkResult, Problem
 from atrium.cli.app import main
 from atrium.compare.outcomes import At, read_answers
 from atrium.compare.run_comparison import compare_runs
 from atrium.evaluation.results import summarize
+from atrium.imports.files import read_errors
 from atrium.runs.find import find_runs, list_runs
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.run_folder_writer import RunFolderWriter
@@ -200,6 +202,9 @@ BASE = {"method": "a", "seed": 0, "problem": "p", "sample": 0, "correct": 1}
         ([{"problem": "p", "correct": 1}], (), "--map method=COLUMN, or --method NAME"),
         ([{**BASE, "id": 1}], (), "problem and id could each be the problem; give --map problem=COLUMN"),
         ([BASE], ("--map", "score=nope"), "--map score=nope: unknown column; use one of method, seed"),
+        ([BASE], ("--map", "method=seed", "--method", "b"), "method=seed cannot be combined with --method"),
+        ([BASE], ("--correct-at", "nan"), "--correct-at must be a finite number, got nan"),
+        ([{**BASE, "benchmark": name} for name in ("a b", "a_b")], (), "both be stored as a_b; rename"),
         ([BASE], ("--map", "size=seed"), "unknown role size; use one of method"),
         ([BASE], ("--map", "nowhere.yaml"), "expected ROLE=COLUMN or a readable YAML file"),
         ([BASE], ("--experiment", "../out"), "experiment_name must start with a letter or digit"),
@@ -304,3 +309,21 @@ def test_runs_with_different_numbers_of_problems_are_noted(num_rows, is_noted, t
     write_csv(tmp_path / "r.csv", answers()[:num_rows])
     code, printed = imported("r.csv", "--experiment", "others", "--dry-run")
     assert (code, "imported: runs have 11 to 12 problems; a comparison uses" in printed) == (0, is_noted)
+
+
+def test_hidden_files_and_files_in_hidden_directories_are_left_out(tmp_path, imported):
+    for name in ("x.csv", ".y.csv", ".ipynb_checkpoints/x-checkpoint.csv", "a/.b/c/x.csv"):
+        path = tmp_path / ".data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_csv(path, [BASE])
+    assert imported(".data", "--experiment", "e")[0] == 0
+    (run,) = list_runs("runs")
+    assert json.loads(run.provenance_file.read_text())["import"]["files"].keys() == {".data/x.csv"}
+
+
+def test_an_error_without_a_message_is_named_by_its_type(tmp_path):
+    with (
+        pytest.raises(DataError, match=r"a.json is damaged \(ValueError\)"),
+        read_errors(tmp_path / "a.json"),
+    ):
+        raise ValueError

@@ -117,6 +117,16 @@ def test_all_runs_of_a_database_are_imported_and_other_databases_refused(tmp_pat
     assert (code, "is damaged" in printed, printed.count("\n")) == (2, True, 1)
 
 
+def test_a_deleted_run_of_mlflow_is_left_out(tmp_path, imported):
+    shutil.copytree(FILES / "mlflow" / "mlruns", tmp_path / "mlruns")
+    meta = next(
+        path for path in (tmp_path / "mlruns").rglob("meta.yaml") if (path.parent / "metrics").is_dir()
+    )
+    meta.write_text(meta.read_text().replace("lifecycle_stage: active", "lifecycle_stage: deleted"))
+    code, printed = imported("mlruns", "--experiment", "e", "--method", "m")
+    assert (code, "the run was deleted" in printed) == (2, True), printed
+
+
 def test_episodes_of_prime_rl_give_the_logged_mean(imported):
     code, printed = imported(FILES / "prime_rl", "--experiment", "e", "--method", "grpo")
     assert code == 0, printed

@@ -32,6 +32,14 @@ from atrium.models.settings import TinySettings
             ["compute.num_nodes=2", "compute.rendezvous=8.8.8.8:29500"],
             "compute.rendezvous=8.8.8.8:29500: 8.8.8.8 is a public address",
         ),
+        (
+            ["compute.num_nodes=2", "compute.rendezvous=0.0.0.0:29500"],
+            "compute.rendezvous=0.0.0.0:29500: 0.0.0.0 means all addresses of the machine",
+        ),
+        (
+            ["compute.num_nodes=2", "compute.rendezvous=0:29500"],
+            "compute.rendezvous=0:29500: 0.0.0.0 means all addresses of the machine",
+        ),
         (["compute.num_nodes=2", "compute.rendezvous=localhost:99999"], "must be between 1 and 65535"),
         (["compute.allow_public_rendezvous=true"], "has no effect, since a single node needs no rendezvous"),
         (["compute.num_processes=0"], "compute.num_processes must be"),

@@ -14,12 +14,12 @@ from datetime import timedelta
 import psutil
 import pytest
 
-from atrium.base.errors import ConfigError, Interrupted, RankError
+from atrium.base.errors import ConfigError, DataError, EngineError, Interrupted, RankError
 from atrium.launch.agent import Meeting, RankFailure
 from atrium.launch.rank_logs import last_words, rank_log
 from atrium.launch.settings import NodeSettings
-from atrium.launch.supervisor import HangClock, NodeRun, agreed_folder, cause_of
-from atrium.runs.status import read_status
+from atrium.launch.supervisor import HangClock, NodeRun, agreed_folder, cause_of, mend_status
+from atrium.runs.status import StatusWriter, end_by, read_status
 
 # A timer of torch's elastic agent joins its own thread where the collector frees it there, which is harmless.
 pytestmark = pytest.mark.filterwarnings(
@@ -193,6 +193,18 @@ def test_the_cause_is_the_rank_that_did_not_fail_because_of_another():
     assert str(cause_of([lost])) == "rank 0 lost the others in update: rank 2 is gone"
     assert isinstance(cause_of([lost, failure(1, 130, message="stopped")]), Interrupted)
     assert isinstance(cause_of([lost, failure(1, 2, message="x=1: no")]), ConfigError)
+
+
+def test_cause_that_a_rank_recorded_is_kept_for_its_own_error_only(folder):
+    for recorded, said, cause in (
+        (DataError("no rows"), failure(0, 2, message="no rows"), "data"),
+        (EngineError("broken"), failure(0, phase="sampling", message="broken"), "engine"),
+        (DataError("no rows"), failure(1, 2, message="x=1: no"), "settings"),
+        (RankError("rank 0 lost the others"), failure(1, 2, message="x=1: no"), "settings"),
+    ):
+        StatusWriter(folder.status_file).end(*end_by(recorded))
+        mend_status(folder, cause_of([said]))
+        assert read_status(folder.status_file).cause == cause
 
 
 def test_a_rank_hangs_when_nobody_says_anything_new_for_too_long():

@@ -17,6 +17,7 @@ import pytest
 from atrium.base.json_lines import read_json_lines
 from atrium.cli import main
 from atrium.config.compose import compose
+from atrium.launch.slurm import JobSettings, Submission
 from atrium.launch.slurm_task import RunJob
 from atrium.runs.find import list_runs
 from atrium.runs.status import read_status
@@ -144,6 +145,17 @@ def test_a_grid_is_one_array_that_is_followed_to_its_end(cluster, capsys):
     assert "#SBATCH --array=0-1%1" in (cluster / "script").read_text()
 
 
+def test_job_that_a_signal_ended_gives_the_exit_code_of_a_shell_beside_one_that_succeeded(
+    cluster, monkeypatch
+):
+    monkeypatch.setattr("atrium.launch.slurm._POLL_S", 0.0)
+    settings = JobSettings(slurm=compose(SLURM).compute.slurm, num_nodes=1, num_gpus_per_node=0)
+    submission = Submission([("seed=0",), ("seed=1",)], settings, cluster, lambda line: None)
+    (submission.folder / "exit-0").write_text("-9")
+    (submission.folder / "exit-1").write_text("0")
+    assert submission.follow() == 137
+
+
 def test_what_waits_for_a_job_on_disk_is_a_command_line():
     task = RunJob(("seed=1",), ("--plugin", "/mine.py"), "/r", "/e")
     task._process = object()
@@ -221,3 +233,13 @@ def test_a_job_of_two_seeds_runs_for_real_and_goes_on_after_it_was_preempted(tmp
     steps = [record["step"] for record in read_json_lines(interrupted.metrics_file).records]
     assert steps == list(range(1, num_steps + 1))
     assert "resuming after step" in interrupted.log_file.read_text()
+
+
+def test_a_multirun_of_slurm_jobs_and_local_runs_is_refused_in_a_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
+    assert main(["train", "--multirun", "compute=cpu,slurm", f"runs_dir={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "--multirun cannot mix SLURM jobs and local runs; use compute=slurm for all jobs or for none" in said
+    )
+    assert said.count("\n") == 1

@@ -59,6 +59,13 @@ def test_without_stale_data_decoupled_is_grpo_and_says_so():
     assert decoupled.notes(LAGGED) == grpo.notes(fresh) == []
 
 
+@pytest.mark.parametrize(("name", "is_noted"), [("eighty_twenty", False), ("fipo", True)])
+def test_only_a_token_weight_that_reads_log_ratios_has_an_anchor(name, is_noted):
+    proximal = [f"algorithm.ratio.{side}.anchor=proximal" for side in ("gate", "weight")]
+    notes = load_method(name, *proximal).method.notes(replace(LAGGED, lag=0))
+    assert any("proximal and behavior are the same" in note for note in notes) is is_noted
+
+
 def test_a_trust_region_around_the_start_of_the_step_is_idle_in_one_update_however_old_the_data():
     decoupled, grpo = (compose([f"algorithm={name}"]).method for name in ("decoupled", "grpo"))
     once = replace(LAGGED, num_updates_per_batch=1)

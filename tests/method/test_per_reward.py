@@ -202,7 +202,7 @@ def test_what_per_reward_cannot_go_with_is_refused():
 
 def test_wrong_rewards_are_named():
     method, mask_BT, rewards = atrium.load_method("gdpo"), random_mask(), random_rewards()
-    with pytest.raises(ValueError, match="weights\\['from'\\] must be"):
+    with pytest.raises(ValueError, match="unknown reward 'from' in weights"):
         of_method(method, rewards, {"from": 1.0}, mask_BT)
     with pytest.raises(ValueError, match="weights\\['form'\\] must be"):
         of_method(method, rewards, {"form": float("inf")}, mask_BT)

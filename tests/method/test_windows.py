@@ -59,7 +59,7 @@ def test_window_bounds_are_exact_to_1e_12(kind, delta):
     assert math.isinf(window.upper) == (kind == "k1_signed")
 
 
-@pytest.mark.parametrize("alpha", [-1.5, -0.3, 1e-3, 0.25, 0.5, 0.999, 1.0, 1.7, 2.0, 4.0])
+@pytest.mark.parametrize("alpha", [-1.5, -0.3, 1e-3, 0.25, 0.5, 0.999, 1.0, 1.0 + 1e-12, 1.7, 2.0, 4.0])
 @pytest.mark.parametrize("delta", [1e-8, 1e-3, 0.1, 0.4, 3.0])
 def test_alpha_window_bounds_are_exact_to_1e_12(alpha, delta):
     chosen = windows.alpha_divergence(alpha)
@@ -143,7 +143,7 @@ def test_a_larger_budget_never_gives_a_smaller_window(kind):
 
 @pytest.mark.parametrize("delta", [-1.0, math.nan, math.inf])
 def test_a_budget_that_is_no_budget_is_refused(delta):
-    with pytest.raises(ValueError, match="budget"):
+    with pytest.raises(ValueError, match="a budget must be at least 0 and finite"):
         windows.window("kl3", delta)
 
 
@@ -154,6 +154,8 @@ def test_impossible_windows_and_bounds_are_refused():
         windows.budget_for_lower("kl3", 1.5)
     with pytest.raises(ValueError, match="upper must be"):
         windows.budget_for_upper("kl3", 0.5)
+    with pytest.raises(ValueError, match=r"upper must be .* got inf"):
+        windows.budget_for_upper("kl3", math.inf)
     with pytest.raises(ValueError, match="from above"):
         windows.budget_for_upper("k1_signed", 1.2)
     with pytest.raises(ValueError, match="negative"):

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.saved_policy import save_policy
 
 from atrium.base.errors import CheckpointError, ConfigError
+from atrium.models.architecture import random_shape
 from atrium.models.policy import build_random_policy, load_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy, build_tokenizer
@@ -216,6 +217,14 @@ def test_a_random_policy_has_the_given_architecture_and_the_tokenizers_special_t
     assert policy.model.config.model_type == "llama"
     assert policy.model.config.vocab_size == 28
     assert (policy.stop_token_ids, policy.pad_token_id, policy.context_length) == ((2,), 0, 64)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "phi3"])  # phi3's own padding token is 32000
+def test_the_shape_of_an_architecture_without_a_vocabulary_is_that_of_its_random_policy(model_type):
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1}
+    architecture = {"model_type": model_type, **sizes}
+    policy = build_random_policy(architecture, tokenizer=build_tokenizer(), seed=0)
+    assert random_shape(architecture).num_parameters == policy.num_parameters
 
 
 @pytest.mark.parametrize(

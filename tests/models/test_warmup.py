@@ -165,7 +165,7 @@ def test_two_processes_at_once_share_one_warm_up(tmp_path, trained):
     )
     command = [sys.executable, "-W", "error", "-c", code, str(tmp_path)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    outputs = [process.communicate(timeout=280)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert sorted(output.count("step") for output in outputs) == [0, WARMUP.num_steps]
     assert _equal(_warm_up(tmp_path), trained)
@@ -186,10 +186,15 @@ def test_a_context_too_short_for_a_solution_is_refused_before_any_training():
 
 
 def test_a_loss_that_is_not_finite_ends_the_warm_up(tmp_path):
-    with pytest.raises(TrainingDivergedError, match="learning_rate"):
+    steps, warmup = [], WARMUP.model_copy(update={"learning_rate": 1e38})
+    with pytest.raises(TrainingDivergedError, match="learning_rate") as caught:
         warmed_up_policy(
-            TINY, WARMUP.model_copy(update={"learning_rate": 1e38}), ARITHMETIC, seed=0, cache_dir=tmp_path
+            *(TINY, warmup, ARITHMETIC),
+            seed=0,
+            cache_dir=tmp_path,
+            on_progress=lambda step, *_: steps.append(step),
         )
+    assert f"at step {steps[-1] + 1};" in str(caught.value)
     assert not list((tmp_path / "warmup").glob("*/"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import math
 import re
 import subprocess
 import sys
@@ -240,6 +241,19 @@ def test_row_without_a_reward_leaves_the_mean_of_the_batch_alone():
     rewarded_B = torch.tensor([True, True, True, True, False])
     found_BT = method.advantages(torch.ones(5, 1), rewarded_B=rewarded_B, **given)
     assert found_BT[:, 0].tolist() == [0.25, 0.25, -0.75, 0.25, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ({"b": 1.0}, "unknown reward 'b' in weights"),
+        ({"a": math.nan}, r"weights\['a'\] must be a finite number, got nan"),
+        ({"a": 0.0}, "the weight of at least one reward must not be 0"),
+    ],
+)
+def test_wrong_weight_of_a_reward_is_refused_with_its_reason(weights, said):
+    with pytest.raises(ValueError, match=said):
+        load_method("grpo").advantages(MASK_BT, rewards={"a": REWARD_B}, weights=weights, group_B=GROUP_B)
 
 
 @pytest.mark.parametrize("arguments", BATCH_WIDE, ids=" ".join)

@@ -38,10 +38,12 @@ def test_gradients_of_a_training_step_are_trls(method, accumulation):
     assert max(far_apart(found, expected)) < 2e-5
 
 
-@pytest.mark.parametrize("accumulation", [1, 2, 4])
-def test_tokens_of_each_micro_batch_are_counted_as_bnpo_counts_them(accumulation):
+@pytest.mark.parametrize(("accumulation", "weight"), [(1, "all"), (2, "all"), (4, "all"), (4, "top_entropy")])
+def test_tokens_of_each_micro_batch_are_counted_as_bnpo_counts_them(accumulation, weight):
+    """Also with `top_entropy`, which selects all tokens here, but needs an additional pass."""
     expected = gradients(accumulation, loss_type="bnpo")
-    settings = [EPSILON, "algorithm.reduction.kind=token_mean"]
+    settings = [EPSILON, "algorithm.reduction.kind=token_mean", f"algorithm.token_weight.kind={weight}"]
+    settings += ["algorithm.token_weight.frac=1.0"] * (weight != "all")
     assert max(far_apart(gradients(accumulation, "grpo", settings, loss_type="bnpo"), expected)) < 2e-5
 
 

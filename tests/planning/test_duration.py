@@ -15,7 +15,7 @@ from atrium.base.errors import ConfigError
 from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.config.machine import Machine
-from atrium.planning.devices import GPUS
+from atrium.planning.devices import GPUS, find_gpu
 from atrium.planning.duration import planned_run
 from atrium.runs.run_folder import RunFolder
 
@@ -244,3 +244,24 @@ def row(size, model):
 @pytest.mark.parametrize("model", ["qwen3_1_7b", "qwen3_8b"])
 def test_the_table_of_predicted_steps_says_what_is_computed(size, model):
     assert row(size, model) in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["NVIDIA L40", "NVIDIA RTX A4000", "NVIDIA RTX A1000", "NVIDIA GH200 480GB"])
+def test_a_gpu_whose_name_only_contains_that_of_another_is_unknown(name):
+    assert find_gpu(name) is None
+    assert find_gpu("NVIDIA L40S") is GPUS["L40S"]
+
+
+def test_a_step_of_less_than_half_a_second_has_no_empty_list_of_phases():
+    small = ("rollout.num_prompts=1", "rollout.group_size=2", "optimizer.num_minibatches=1")
+    config = composed(
+        *small, "rollout.max_new_tokens=16", "evaluation.max_new_tokens=16", "model=smollm2_135m"
+    )
+    line, _ = time_lines(config, known_shape(config), "B200")
+    assert line == "predicted, not measured: less than 0.5 s per step"
+
+
+def test_no_pass_is_predicted_where_training_uses_the_log_probabilities_of_continuous_servers():
+    servers = ("rollout.placement=server", "rollout.num_servers=1", "rollout.lag=1")
+    once, mixed = (planned(*servers, *more) for more in ((), ("rollout.continuous=true",)))
+    assert mixed.passes_s < once.passes_s

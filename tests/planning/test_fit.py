@@ -8,12 +8,13 @@ from functools import cache
 import pytest
 
 from atrium.assemble.fitting import fitting_changes
-from atrium.assemble.memory import check_memory, known_shape, planned_memory
+from atrium.assemble.memory import check_memory, known_shape, plan_notes, planned_memory
 from atrium.base.errors import ConfigError
-from atrium.base.records import Phase
+from atrium.base.records import MemoryItem, Phase
 from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.config.machine import Machine
+from atrium.planning.document import FittedPlan
 from atrium.planning.memory import peak_by_phase
 
 GB = 10**9
@@ -125,3 +126,19 @@ def test_a_gpu_can_be_planned_for_where_there_is_none(capsys):
     assert "\nit fits in 80.0 GB of GPU memory\ntime is not predicted, " in printed
     assert main(["memory", "--gpu-gb", "0"]) == 2
     assert "--gpu-gb: expected a whole number of at least 1, got 0" in capsys.readouterr().err
+
+
+def test_a_cache_of_a_given_size_is_named_instead_of_a_share_of_the_gpu():
+    (note,) = [
+        one for one in plan_notes(composed("rollout=vllm", "rollout.kv_cache_mb=9000")) if "vLLM" in one
+    ]
+    assert note.startswith("vLLM uses a cache of 9000 MB (rollout.kv_cache_mb)")
+
+
+def test_a_run_that_needs_the_tenth_that_is_kept_free_does_not_fit_for_that_reason():
+    items = (MemoryItem("weights", 75 * GB, (Phase.UPDATE,), "a smaller model"),)
+    plan = FittedPlan(items=items, device="cuda", device_bytes=80 * GB, changes=("num_steps=1",))
+    assert plan.verdict == (
+        "it does not fit in 80.0 GB of GPU memory, a tenth of which is kept free: update takes 75.0 GB; "
+        "it fits with num_steps=1"
+    )

@@ -177,6 +177,17 @@ def test_a_rank_that_is_slow_for_five_steps_is_named_once():
     assert told[0].startswith("rank 1 is slow")
 
 
+def test_ranks_without_a_sampling_time_report_their_waits_and_memory():
+    measurements = Measurements()  # as continuous sampling makes them
+    measurements.add(metrics.PEAK_MEMORY_MB, 3.0)
+    other = {"wait_s": 8.0, "peak_mb": 1.0}
+    RankReport(Member(0, 2, others=[[other], [{}]])).add(1, measurements)
+    values = measurements.values()
+    assert values[metrics.RANK_WAIT_MAX_S] == 8.0
+    assert values[metrics.RANK_PEAK_MIN_MB] == 1.0
+    assert metrics.RANK_ROLLOUT_MIN_S not in values
+
+
 def test_one_process_reports_nothing_about_ranks():
     measurements = Measurements()
     RankReport().add(1, measurements)

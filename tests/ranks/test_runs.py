@@ -146,7 +146,8 @@ def test_what_two_ranks_saved_is_verified_before_they_go_on(together, runs_dir):
     content[-1] ^= 1
     file.write_bytes(content)
     before = copy.metrics_file.read_bytes()
-    command = torchrun(2, "-m", "atrium", "train", "--resume", str(copy.path), f"runs_dir={runs_dir}")
+    further = (f"runs_dir={runs_dir}", f"num_steps={NUM_STEPS + 1}")
+    command = torchrun(2, "-m", "atrium", "train", "--resume", str(copy.path), *further)
     done = subprocess.run(
         command, env=environment(), cwd=REPOSITORY, capture_output=True, text=True, timeout=600
     )

@@ -61,14 +61,19 @@ def test_shares_of_0_and_1_have_log_odds_that_can_be_interpolated():
     assert passed == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize(("value", "curve"), [(1e-6, [0.0, 5e-6]), (0.999999, [0.999995, 1.0])])
+def test_log_odds_that_are_clamped_to_one_value_give_the_step_that_reaches_it(value, curve):
+    assert steps_to(value, scale="log_odds").of_curve(STEPS[:2], np.array(curve)) == 2.0
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"kind": "area", "metric": "rollout/reward", "start": 5, "until": 4}, "start=5"),
+        ({"kind": "area", "metric": "rollout/reward", "start": 5, "until": 4}, "start=5 must be at most"),
         ({"kind": "area", "metric": "rollout/reward", "until": 1}, "until"),
         (
             {"kind": "steps_to", "metric": "rollout/reward", "value": 1.0, "until": 4, "scale": "log_odds"},
-            "value must be between 0 and 1",
+            "value must be above 0 and below 1",
         ),
         ({"kind": "slope", "metric": "rollout/reward", "until": 4}, "slope"),
     ],

@@ -7,7 +7,9 @@ import math
 import pytest
 from rich.console import Console
 
+from atrium.base.json_lines import encode_line
 from atrium.runs.document import summary_document
+from atrium.runs.evaluation_document import evaluation_document, evaluation_tables
 from atrium.runs.find import name_to_type
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
@@ -145,3 +147,26 @@ def test_a_run_without_anything_and_one_with_hostile_names_are_shown(tmp_path, f
     text = printed(folder)
     assert "[bold]x" in text
     assert "\x1b" not in text
+
+
+@pytest.fixture
+def unmeasured(tmp_path):
+    """An evaluation in a folder with a space, whose first record lacks k and a group's score."""
+    folder = RunFolder(tmp_path / "my runs" / "quickstart" / "one")
+    folder.path.mkdir(parents=True)
+    both = ({}, {"breakdown": {"level": {"1": {"mean_at_k": 0.7}}}})
+    records = [{"step": step, "benchmark": "test", "results": results} for step, results in enumerate(both)]
+    folder.evaluations_file.write_bytes(b"".join(map(encode_line, records)))
+    return folder
+
+
+def test_unknown_scores_and_sample_counts_are_not_shown_as_nan_or_none(unmeasured):
+    assert evaluation_tables(unmeasured)[0].note.startswith("by level, in %:  1: – → 70\n")
+    scores, groups = evaluation_document(unmeasured).sections[0].tables
+    assert scores.rows[0].cells[0] == "Mean@k"
+    assert [column.title for column in groups.columns][2:4] == ["Mean@k, %", "Pass@k, %"]
+
+
+def test_command_that_shows_an_evaluation_quotes_a_folder_with_a_space(unmeasured):
+    [places] = evaluation_document(unmeasured).sections[-1].passages
+    assert places.text.endswith(f"atrium show '{unmeasured.path}'")

@@ -197,3 +197,9 @@ def test_last_with_samples_is_the_latest_evaluation_of_a_training_run_or_of_its_
     assert find_run(runs_dir, "last", last=WITH_SAMPLES).path == trained.path
     os.utime(evaluated.evaluations_dir / "aime24" / "step-000004.parquet", (3_000.0, 3_000.0))
     assert find_run(runs_dir, "last", last=WITH_SAMPLES).path == evaluated.path
+
+
+def test_reserved_folders_are_not_searched_for_runs(runs_dir):
+    for reserved in ("reports", "sweeps", "mlflow.db"):
+        make_run(runs_dir, "x", experiment=reserved)
+    assert list_runs(runs_dir) == []

@@ -263,6 +263,13 @@ def test_a_running_run_is_compared_with_its_start_however_long_it_runs():
     assert (found.start["rollout/reward"], found.evidence["rollout/reward"]) == pytest.approx((0.5, 0.2))
 
 
+def test_steps_that_count_from_0_are_compared_with_the_start_like_steps_from_1():
+    course = steps({}, {}, {}, *[{"rollout/reward": 0.1}] * 12)
+    [found] = diagnose([(step - 1, metrics) for step, metrics in course])
+    assert (found.rule, found.first_step, found.last_step) == ("reward below its start", 3, 14)
+    assert found.start["rollout/reward"] == 0.5
+
+
 def test_run_without_its_first_steps_is_not_compared_with_its_start():
     course = Course()
     for step, metrics in steps(*[{}] * 30, *[{"rollout/reward": 0.1}] * 30)[20:]:

@@ -137,3 +137,10 @@ def test_names_change_only_where_mlflow_refuses_them():
     assert mlflow_name("mean@8") == "mean:40:8"
     assert mlflow_name("level_C, D/β") == "level_C:2c: D/β"
     assert mlflow_name("a//b/../c") == "a/_/b/:2e::2e:/c"
+
+
+def test_token_counts_that_are_not_finite_count_as_none(tmp_path):
+    folder = RunFolder(tmp_path)
+    for step, count in enumerate((math.nan, math.inf, 100.0), start=1):
+        append(folder.metrics_file, {"step": step, "rollout/num_tokens": count})
+    assert [row.num_tokens for row in RowReader(folder).read(is_over=True)] == [0, 0, 100]

@@ -145,3 +145,10 @@ def test_changes_of_files_that_a_command_writes_are_ignored(checkout):
     assert not code_version(checkout, {}, but=[checkout / "written"])["is_dirty"]
     (checkout / "other.py").write_text("x = 1\n")
     assert code_version(checkout, {}, but=[checkout / "written"])["untracked"] == ["other.py"]
+
+
+@needs_git
+def test_whether_code_has_changes_is_unknown_if_git_cannot_compare(checkout):
+    (checkout / ".git" / "index").write_bytes(b"damaged")
+    version = code_version(checkout, {})
+    assert (version["diff"], version["is_dirty"], version["untracked"]) == (None, None, [])

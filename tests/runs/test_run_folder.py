@@ -6,6 +6,7 @@ import re
 import pytest
 
 from atrium.base.errors import ConfigError, RunFolderError
+from atrium.runs.branch import copy_until
 from atrium.runs.layout import folder_size, remove, step_of
 from atrium.runs.reader import read_overview
 from atrium.runs.run_folder import RunFolder
@@ -234,3 +235,12 @@ def test_removing_a_folder_does_not_follow_links_out_of_it(tmp_path):
     remove(inside)
     assert (outside / "precious").exists()
     assert not inside.exists()
+
+
+def test_branch_whose_status_does_not_fit_on_the_disk_is_explained_and_removed(tmp_path, no_room_beyond):
+    parent, branch = (RunFolder.create(tmp_path / "runs", "quickstart", "atr", seed) for seed in (0, 1))
+    parent.checkpoint_path(2).mkdir(parents=True)
+    parent.provenance_file.write_text("{}")
+    with no_room_beyond(100), pytest.raises(RunFolderError, match=r"cannot copy .*; free disk space"):
+        copy_until(parent, 2, branch)
+    assert not branch.path.exists()

@@ -69,7 +69,7 @@ def test_a_step_is_recorded_once_and_in_order_after_a_resume_too(tracker):
 
 def test_rollouts_are_recorded_at_the_first_step_and_at_every_tenth(tracker, groups):
     for step in range(1, 31):
-        tracker.rollouts(step, groups(), {})
+        tracker.rollouts(step, groups(), ())
     assert recorded_steps(tracker.folder) == [1, 10, 20, 30]
 
 
@@ -77,7 +77,7 @@ def test_rollouts_are_recorded_at_the_first_step_and_at_every_tenth(tracker, gro
 def test_rollouts_every_none_records_no_rollouts(folder, groups, every):
     tracker = RunFolderWriter(folder, rollouts_every_num_steps=every)
     for step in range(20):
-        tracker.rollouts(step, groups(), {})
+        tracker.rollouts(step, groups(), ())
     tracker.close()
     assert not folder.rollouts_dir.exists()
 
@@ -87,12 +87,12 @@ def test_size_limit_holds_and_remaining_rollouts_span_the_run(folder, groups):
         return sum(path.stat().st_size for _, path in steps_in(folder.rollouts_dir))
 
     one = RunFolderWriter(folder, rollouts_every_num_steps=1)
-    one.rollouts(1, groups(4, 50), {})
+    one.rollouts(1, groups(4, 50), ())
     max_mb = 6.5 * total() / 1e6
     one.close()
     tracker = RunFolderWriter(folder, rollouts_every_num_steps=1, rollouts_max_mb=max_mb)
     for step in range(2, 101):
-        tracker.rollouts(step, groups(4, 50), {})
+        tracker.rollouts(step, groups(4, 50), ())
         assert total() <= max_mb * 1e6
     tracker.close()
     steps = recorded_steps(folder)
@@ -108,16 +108,28 @@ def test_rollouts_of_one_step_above_the_limit_are_left_out_and_reported_once(fol
     settings = {"rollouts_every_num_steps": 1, "rollouts_max_mb": 1e-6}
     tracker = RunFolderWriter(folder, told.append, **settings)
     for step in range(1, 4):
-        tracker.rollouts(step, groups(), {})
+        tracker.rollouts(step, groups(), ())
     tracker.close()
     assert recorded_steps(folder) == []
     assert told == ["rollouts of one step exceed 1e-06 MB"]
 
 
-def test_the_step_to_drop_leaves_the_smallest_gap_and_never_an_end():
+def test_newest_of_two_rollout_files_above_the_limit_is_kept_without_a_message(folder, groups):
+    told = []
+    tracker = RunFolderWriter(folder, told.append, rollouts_every_num_steps=1)
+    tracker.rollouts(1, groups(4, 50), ())
+    tracker._rollouts_max_mb = 1.5 * folder.rollouts_path(1).stat().st_size / 1e6
+    tracker.rollouts(2, groups(4, 50), ())
+    tracker.rollouts(3, groups(4, 5000), ())
+    tracker.close()
+    assert recorded_steps(folder) == [2]
+    assert len(told) == 1, "only step 3 alone exceeds the limit"
+
+
+def test_the_step_to_drop_leaves_the_smallest_gap_and_the_newest():
     assert step_to_drop((1, 10, 20, 30)) == 10
     assert step_to_drop((1, 20, 30, 40)) == 30
-    assert step_to_drop((1, 100)) == 100
+    assert step_to_drop((1, 100)) == 1
     assert step_to_drop((5,)) == 5
 
 
@@ -189,7 +201,7 @@ def test_full_disk_stops_no_step_is_reported_once_and_lines_are_written_later(
     with no_room_beyond(folder.metrics_file.stat().st_size):
         for step in (2, 3):
             tracker.step(step, {"rollout/reward": 0.5})
-            tracker.rollouts(step, groups(), {})
+            tracker.rollouts(step, groups(), ())
         tracker.evaluation(BenchmarkResult(step=3, benchmark="test", samples=samples(), results=results(0.5)))
         with pytest.raises(RunFolderError, match="cannot write the metrics"):
             tracker.sync()

@@ -141,6 +141,12 @@ def test_fields_of_a_newer_format_are_ignored_and_wrong_types_are_left_out(path,
     assert (status.format_version, status.step, status.num_steps, status.pid) == (9, 0, 0, os.getpid())
 
 
+@pytest.mark.parametrize("time_s", ["Infinity", "NaN", "1e30", "9" * 400])
+def test_times_without_a_date_are_left_out(path, time_s):
+    path.write_text(f'{{"started": {time_s}, "updated": 1.5}}')
+    assert (read_status(path).started, read_status(path).updated) == (0.0, 1.5)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000])
 def test_a_damaged_status_is_an_error_with_words(path, content):
     path.write_bytes(content)

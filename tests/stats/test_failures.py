@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from atrium.stats.failures import exact_interval, fell_below_start
+from atrium.stats.failures import FailureRate, exact_interval, fell_below_start
 
 
 @pytest.mark.parametrize(("count", "num"), [(0, 5), (2, 5), (5, 5), (1, 1), (17, 200)])
@@ -18,6 +18,11 @@ def test_intervals_are_those_of_clopper_and_pearson(count, num):
 def test_a_share_of_nothing_is_refused():
     with pytest.raises(ValueError, match="count=0 and num=0"):
         exact_interval(0, 0)
+
+
+@pytest.mark.parametrize(("seeds", "said"), [((3,), ", seed 3)"), ((1, 3), ", seeds 1, 3)")])
+def test_words_of_one_failed_seed_are_singular(seeds, said):
+    assert FailureRate(seeds=seeds, num_runs=5).words.endswith(said)
 
 
 def test_a_score_fell_where_it_is_below_its_start_by_more_than_the_interval():

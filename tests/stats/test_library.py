@@ -13,7 +13,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from atrium.stats import compare
+from atrium.stats.arm_pairs import ScoredArms
 from atrium.stats.comparison import TwoArms
+from atrium.stats.simultaneous import Family
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "statistics_library.md"
 
@@ -103,6 +105,9 @@ def test_clusters_widen_the_interval_of_new_seeds_and_problems():
         ([[[0.5, np.inf]], [[0.5, 0.5]]], {}, r"values must be between 0 and 1"),
         ([[0.5], [0.5]], {}, r"seeds x problems \(x samples\), got \(1,\)"),
         ([[[0.5]]], {}, "at least two methods"),
+        ([], {}, "at least two methods, got 0"),
+        ({}, {}, "at least two methods, got 0"),
+        (0.5, {}, r"seeds x problems \(x samples\), got \(\)"),
         ([[[0.5]], [[0.5]]], {"names": ["a"]}, "names must be 2 different names"),
         ([[[0.5]], [[0.5]]], {"names": ["a", "a"]}, "names must be 2 different names"),
         ([[[0.5]], [[0.5]]], {"baseline": "x"}, "unknown method 'x'; use one of method 0, method 1"),
@@ -127,6 +132,13 @@ def test_clusters_widen_the_interval_of_new_seeds_and_problems():
 def test_wrong_input_is_refused_with_its_reason(scores, options, message):
     with pytest.raises(ValueError, match=message):
         compare(scores, **options)
+
+
+def test_a_single_arm_is_the_only_leader():
+    scores = ScoredArms(
+        values={"a": [np.full((2, 3), 0.5)]}, seeds={"a": (0, 1)}, family=Family(num_candidates=1)
+    )
+    assert scores.leaders({"a": [1]}) == ("a",)
 
 
 def test_the_library_loads_numpy_and_scipy_alone():

@@ -60,6 +60,7 @@ def test_a_sweep_of_a_language_model_says_what_it_would_take_on_gpus_that_are_no
         (["delta", "budget=small"], "budget must be full or tiny, got small"),
         (["delta", "--worker"], "unknown flag; did you mean workers=VALUE?"),
         (["delta", "seeds=a,b"], "seeds must be a list of whole numbers, got a,b"),
+        (["delta", "trials=7,9"], "trials must be a single whole number, got 7,9"),
         (["delta", "storage=mongodb://x"], "must be journal, sqlite, or a URL"),
         (["report", "delta", "workers=2"], "unknown option of this command"),
         (["report", "delta", "num_steps=2"], "cannot change a sweep's settings"),
@@ -142,14 +143,17 @@ def test_the_table_shows_means_with_errors_windows_and_who_works_on_what():
         "[0.800, ∞]",
     ):
         assert part in said
-    assert trial_values({**trial, "values": [0.5], "standard_errors": [0.01]}) == "50.0 ± 1.0 %"
-    assert trial_values({**trial, "values": [1200.0], "standard_errors": [None]}) == "1,200"
+    assert (
+        trial_values({**trial, "values": [0.5], "standard_errors": [0.01]}, ["mean_at_k"]) == "50.0 ± 1.0 %"
+    )
+    assert trial_values({**trial, "values": [1200.0], "standard_errors": [None]}, ["num_tokens"]) == "1,200"
 
 
 def sweep_state(num_finished, num_trials=2, num_seeds=2, step=12):
     seeds = [{"state": "finished"}] * num_finished + [{"state": "running"}] * (num_finished < num_seeds)
     common = {"stage": "search", "num_seeds": num_seeds, "reason": None}
     return {
+        "objectives": [{"metric": "mean_at_k"}],
         "stages": [{"name": "search", "num_ended": 1, "num_trials": num_trials}],
         "workers": [{"stage": "search", "trial": 1, "seed": 1, "step": step, "num_steps": 40}],
         "trials": [

@@ -105,6 +105,7 @@ def test_predictions_stand_beside_results_and_failed_ones_are_named(reported):
     assert rows["area", "wide - clip"]["difference"] == pytest.approx(0.125, abs=0.005)
     assert rows["half", "narrow - clip"]["difference_by_seed"][0] < 1.0, "restricted to the horizon"
     assert "area: of 2 predicted contrasts, 1 as predicted, 1 contradicted (narrow - clip)" in said
+    assert "of 0 predicted" not in said, "nothing is predicted for the third outcome"
     assert "null contrasts: 0 of 3 intervals exclude 0; 0.2 are expected" in said
     assert "committed in c0ffee before the first run" in said
     assert "best on validation" not in said, "a control ranks nothing"

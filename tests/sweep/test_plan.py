@@ -119,7 +119,7 @@ def test_each_shipped_sweep_says_what_it_asks_and_uses_several_seeds():
         ({"space": {}}, "must vary at least one setting"),
         ({"seeds": []}, "seeds"),
         ({"seeds": [1, 1]}, "seeds must be different, got 1, 1"),
-        ({"base": ["seed=3"]}, "seed cannot be set in a sweep: every setting runs with each"),
+        ({"base": ["seed=3"]}, "seed cannot be set in a sweep: every configuration runs with each"),
         ({"base": ["resume=last"]}, "resume cannot be set in a sweep"),
         ({"space": {"seed": {"choices": [1, 2]}}}, "use seeds=0,1,2"),
         (
@@ -127,6 +127,19 @@ def test_each_shipped_sweep_says_what_it_asks_and_uses_several_seeds():
             "final.seeds must not contain seeds of the search, got 0",
         ),
         ({"sampler": {"kind": "gird"}}, "did you mean grid"),
+        (
+            {
+                "space": {
+                    "label": {"choices": ["a"], "when": {"num_steps": [4]}},
+                    "num_steps": {"choices": [4, 5]},
+                }
+            },
+            "label.when must name the arm, or a parameter before label, got num_steps; list it first",
+        ),
+        (
+            {"arms": {"a": {"divergence.delta": {"function": "equal", "of": "eps"}}}},
+            "divergence.delta.of must name a variable, got eps",
+        ),
         (
             {"objectives": [{"metric": "entropy"}], "pruner": {"curve": "median"}},
             "pruner.curve=median cannot be used with the objective entropy",
@@ -190,6 +203,10 @@ def test_a_path_that_is_no_sweep_and_a_name_that_is_none_are_said(tmp_path):
         find_definition("detla")
     with pytest.raises(ConfigError, match="there is no such file"):
         find_definition(str(tmp_path / "mine.yaml"))
+    (tmp_path / "bad.yaml").write_text("zzzqqq: 1")
+    with pytest.raises(ConfigError, match="unknown key zzzqqq; use ") as caught:
+        read_definition(tmp_path / "bad.yaml")
+    assert "contrasts" not in str(caught.value)
     (tmp_path / "bad.yaml").write_text("question: [")
     with pytest.raises(ConfigError, match="cannot be read as YAML"):
         read_definition(tmp_path / "bad.yaml")

@@ -9,6 +9,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import yaml
 from tests.sweep.conftest import ScriptedRuns
 
 from atrium.assemble.sweep_report import report
@@ -16,9 +17,10 @@ from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.stats.seeds import Score, mean_over_seeds
 from atrium.sweep.analysis import setting_of, sweep_report
-from atrium.sweep.document import best_sentence
+from atrium.sweep.document import best_sentence, trial_values
 from atrium.sweep.figures import ranking_picture
 from atrium.sweep.plan import Stage
+from atrium.sweep.report_files import winner_yaml
 from atrium.views.figures.sheet import save
 
 BASE = ["experiment=stress", "num_steps=4", "optimizer.num_warmup_steps=1"]
@@ -83,7 +85,8 @@ def test_means_have_t_intervals_over_seeds():
     assert mean.standard_error == pytest.approx(0.1 / 3**0.5)
     assert mean.interval() == pytest.approx((0.8 - 4.302653 * 0.057735, 0.8 + 4.302653 * 0.057735), abs=1e-5)
     assert mean_over_seeds([0.5]).interval() is None
-    assert mean_over_seeds([0.0, 0.0, 0.0]).interval() is None, "equal seeds are not certainty"
+    for value in (0.0, 0.1):  # the mean of three times 0.1 is rounded
+        assert mean_over_seeds([value] * 3).interval() is None, "equal seeds are not certainty"
 
 
 def test_a_report_names_the_best_and_what_may_be_concluded(written):
@@ -91,7 +94,10 @@ def test_a_report_names_the_best_and_what_may_be_concluded(written):
     assert content["best"]["settings"] == {"divergence.delta": 0.02}
     assert content["state"]["state"] == "finished"
     assert "the score is biased upward" in said
-    assert "with 5 fresh seeds, the winner (delta=0.02) against the baseline (tuned with as many" in said
+    assert (
+        "with 5 fresh seeds, the winner (delta=0.02) against the baseline (tuned with 3 settings, the search "
+        in said
+    )
     assert content["verdict"]["contrasts"][0]["kind"] == "better"
     assert {"curve.png", "curve.svg", "ranking.svg"} <= {path.name for path in folder.iterdir()}
 
@@ -205,3 +211,26 @@ def test_settings_that_all_score_alike_have_no_best_one(finished):
     )
     ranking[1] = replace(ranking[1], mean_at_k=Score(value=-0.1))
     assert best_sentence(ranking[0], ranking).startswith("best on validation: delta=0.002 at Mean@2 0.0 %")
+
+
+def test_settings_without_a_score_on_validation_are_named_by_the_objective(finished):
+    _, studies = finished
+    [one, *_] = [replace(setting_of(trial), mean_at_k=Score()) for trial in studies.trials(Stage.SEARCH)]
+    assert best_sentence(one, [one]).startswith("best by the objective: delta=0.002, without a score on val")
+
+
+def test_a_winner_that_removes_a_setting_states_the_value_that_results(finished):
+    definition, [trial, *_] = finished[1].definition, finished[1].trials(Stage.SEARCH)
+    overrides = (*trial.planned.overrides, "regularizer=kl", "~regularizer.kl")
+    planned = replace(trial.planned, overrides=overrides)
+    text = winner_yaml(definition, replace(trial, planned=planned, results={0: trial.results[0]}))
+    assert yaml.safe_load(text)["regularizer"] == {"kl": None}
+    assert "with 1 seed;" in text
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [(["mean_at_k", "entropy"], "35.0 ± 1.0 %, 0.35"), (["kl", "pass_at_k"], "0.35 ± 0.01, 35.0 %")],
+)
+def test_only_scores_are_in_percent(metrics, said):
+    assert trial_values({"values": [0.35, 0.35], "standard_errors": [0.01, None]}, metrics) == said

@@ -116,3 +116,32 @@ def test_a_sweep_without_a_trial_has_an_empty_table():
     document = snapshot_document({}, {}, {}, [], key="", score="mean_at_k", collapses={})
     assert document.sections[0].figures == ()
     assert document.sections[0].tables[-1].rows == ()
+
+
+@pytest.mark.parametrize(
+    ("metric", "where"), [("mean_at_k", "on validation problems"), ("entropy", "during training")]
+)
+def test_an_objective_is_said_to_be_measured_where_it_is(metric, where):
+    state = {"objectives": [{"metric": metric, "direction": "maximize"}]}
+    document = snapshot_document(state, {}, {}, [], key="", score="mean_at_k", collapses={})
+    assert document.subtitle == f"maximize {metric} {where}"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *({"window": window} for window in ([1], 5, ["a", "b"])),
+        *({name: 5} for name in ("values", "labels", "settings", "seeds")),
+        *({"seeds": [{"curve": curve}]} for curve in (5, [3], [["a", 1, 1], [1]])),
+    ],
+)
+def test_damaged_records_of_a_trial_are_left_out(damage):
+    assert len(table_of(document_of([trial(0, 0.3) | damage, trial(1, 0.4)])).rows) == 2
+
+
+@pytest.mark.parametrize(
+    "contrasts", [{}, {"outcomes": 1}, {"outcomes": {"x": "y"}}, {"outcomes": {"x": "y"}, "rows": [{}, 1]}]
+)
+def test_damaged_contrasts_are_left_out(contrasts):
+    document = document_of([trial(0, 0.3)], report={"contrasts": contrasts})
+    assert all(not table.rows for table in document.sections[0].tables[:-1])

@@ -20,6 +20,7 @@ from atrium.sweep.space import (
     settings_of,
     unit_points,
 )
+from atrium.sweep.study import distribution_of
 
 
 def test_a_logarithmic_grid_has_equal_ratios_and_both_ends():
@@ -133,3 +134,20 @@ def test_overrides_read_back_as_the_values_that_were_meant():
     assert config.optimizer.learning_rate == 2.5e-05
     assert config.checkpoint.keep_best is True
     assert (config.experiment_name, config.algorithm.name) == ("a-b", "grpo")
+
+
+def test_a_budget_of_an_arm_is_derived_from_a_variable(define):
+    budget = {"function": "budget_for_upper", "of": "upper"}
+    space = define(
+        space={}, variables={"upper": {"low": 1.05, "high": 1.6}}, arms={"a": {"divergence.delta": budget}}
+    )
+    settings = settings_of(space, {"arm": "a", "upper": 1.28})
+    assert settings == {"divergence.delta": pytest.approx(0.03314, abs=5e-6)}
+
+
+def test_points_of_a_grid_are_multiples_of_the_step_that_a_sampler_accepts():
+    whole = ParameterConfig(low=1, high=10, step=3, num=5)
+    assert grid_points(whole) == [1, 4, 7, 10]
+    assert all(distribution_of(whole)._contains(point) for point in grid_points(whole))
+    assert grid_points(ParameterConfig(low=1, high=9, step=3, num=5)) == [1, 4, 7]
+    assert grid_points(ParameterConfig(low=0.0, high=1.0, step=0.4, num=2)) == [0.0, 0.8]

@@ -21,10 +21,11 @@ def test_passwords_are_never_shown():
     assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
     in_query = without_password("postgresql://host/db?user=me&password=s3&sslpassword=s4&sslmode=require")
     assert in_query == "postgresql://host/db?user=me&password=***&sslpassword=***&sslmode=require"
+    assert without_password("postgresql://:secret@host/db") == "postgresql://:***@host/db"
     assert without_password("sqlite:////tmp/a@b/study.db") == "sqlite:////tmp/a@b/study.db"
 
 
-@pytest.mark.parametrize("wanted", ["jurnal", "mongodb://host/db", "/tmp/x.db"])
+@pytest.mark.parametrize("wanted", ["jurnal", "mongodb://host/db", "/tmp/x.db", "journal://x.log"])
 def test_an_unknown_kind_of_storage_is_refused(tmp_path, wanted):
     with pytest.raises(ConfigError, match="must be journal, sqlite, or a URL"):
         storage_url(wanted, tmp_path)

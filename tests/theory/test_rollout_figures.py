@@ -25,6 +25,7 @@ def test_tokens_of_rows_without_a_trace_or_a_number_are_left_out():
     assert tokens.position_N.tolist() == [1, 2, 1, 2, 2]
     np.testing.assert_allclose(tokens.moved_N[0], 0.5 * np.exp(-0.5) if 1.5 * np.exp(-0.5) < 1 else 0.0)
     assert tokens_of({1: [{**ROW, "ratio": None}]}) is None
+    assert tokens_of({1: [{**ROW, "logprobs": [float("nan")] * 2}]}) is None
 
 
 def test_effective_sample_size_is_that_of_products_of_ratios():

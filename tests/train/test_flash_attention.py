@@ -22,7 +22,7 @@ def capability(monkeypatch):
 
 def test_another_gpu_is_refused_and_named(capability):
     capability(8, 0)
-    with pytest.raises(ConfigError, match=r"needs compute capability 9\.0, but this GPU has 8\.0; use"):
+    with pytest.raises(ConfigError, match=r"requires compute capability 9\.0, but this GPU has 8\.0; use"):
         use_flash_attention_3()
 
 

@@ -13,8 +13,9 @@ from atrium.train.measure.flops import ModelFlops
 PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 
 
-def test_the_operations_of_the_weights_are_those_that_torch_counts(make):
-    model = make.tiny_policy().model
+@pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
+def test_the_operations_of_the_weights_are_those_that_torch_counts(make, kind):
+    model = make.tiny_policy().model if kind == "qwen3" else make.exact_model()
     rows = make.rows(make.groups())
     forward = make.forward(model)
     with FlopCounterMode(display=False) as counter:

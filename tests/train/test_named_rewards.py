@@ -60,7 +60,7 @@ def test_rows_hold_the_values_by_name_and_rollouts_a_column_each(make, groups, t
     torch.testing.assert_close(batch.reward_BK[:3], expected_BK, rtol=0.0, atol=0.0, equal_nan=True)
     assert batch.weight_BK[0].tolist() == [0.5, 1.0]
     path = tmp_path / "step-000001.parquet"
-    write_rollouts(path, 1, groups, {})
+    write_rollouts(path, 1, groups, ())
     rows = read_samples(path, ["reward", "reward/right", "reward/form"])
     assert rows[1] == {"reward": 0.0, "reward/right": 0.0, "reward/form": None}
 

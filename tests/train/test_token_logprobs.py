@@ -121,6 +121,16 @@ def test_logits_are_never_all_in_memory(monkeypatch):
     assert 300 <= largest <= 4000
 
 
+def test_float32_logits_of_a_biased_head_in_half_precision_are_not_rounded():
+    _, state_MD, token_M = _case(width=16, vocabulary=50)
+    head, state_MD = nn.Linear(16, 50).bfloat16(), state_MD.detach().bfloat16()
+    found, _ = token_logprobs(head, state_MD, token_M, temperature=0.7, entropy="none", float32_logits=True)
+    found.sum().backward()
+    assert all(one.grad.isfinite().all() for one in head.parameters())
+    exact, _ = token_logprobs(head.float(), state_MD.float(), token_M, temperature=0.7, entropy="none")
+    assert (found - exact).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("chunk", [7, 1000])
 def test_float32_logits_are_products_of_rounded_numbers_that_are_not_rounded_themselves(

@@ -106,7 +106,9 @@ def steps_of_table(path: Path, columns: Mapping[str, str], num_steps: int = NUM_
 
 
 def _spread(steps: Sequence[_Step], num_steps: int) -> Sequence[_Step]:
-    return steps[:: max(1, len(steps) // num_steps)][:num_steps]
+    """Return at most `num_steps` evenly spaced steps, including the first and the last one."""
+    num = min(num_steps, len(steps))
+    return [steps[place * (len(steps) - 1) // max(1, num - 1)] for place in range(num)]
 
 
 def page_of(folder: RunFolder | None) -> Document:

@@ -273,7 +273,7 @@ def begin_many(overrides: Sequence[str]) -> int:
             code = max(code, error.exit_code)
         except Exception as defect:  # the other runs do not depend on it
             sys.stderr.write(
-                f"run {number} failed: {type(defect).__name__}; the traceback follows at the end\n"
+                f"run {number} failed: {type(defect).__name__}; the first traceback follows at the end\n"
             )
             defects.append(defect)
         finally:

@@ -23,12 +23,15 @@ from atrium.base.atomic import write_text
 from atrium.base.errors import MemoryExhaustedError
 from atrium.base.recorded import read_object
 from atrium.config.schema import RunConfig
+from atrium.launch.settings import NodeSettings
 from atrium.models.blocks import decoder_blocks
 from atrium.planning.memory import OPTIMIZER_STATE, PROXIMAL_STATES
 from atrium.train.guard.budget_search import largest_budget, update_fits
 from atrium.train.update.updater import PolicyUpdater
 
 _CACHE = "micro_batch_tokens.json"
+# `recompute_activations` may be `auto`; the key holds its value in effect instead.
+_NO_MEMORY = {*NodeSettings.model_fields, "num_threads", "profile_step", "recompute_activations"}
 
 
 def tune_micro_batches(run: Run, updater: PolicyUpdater, *, longest: int) -> PolicyUpdater:
@@ -146,10 +149,12 @@ def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
         "architecture": updater.forward.model.config.to_dict(),  # type: ignore[union-attr, operator]
         "trained": sum(one.numel() for one in updater.forward.model.parameters() if one.requires_grad),
         "device": [device, memory and memory.name, memory and memory.total_memory],
-        "compute": [compute.dtype, compute.packing, compute.memory_limit_mb, updater.forward.recomputes],
+        "compute": compute.model_dump(mode="json", exclude=_NO_MEMORY),
+        "recomputes": updater.forward.recomputes,
+        # Not the whole section: learning rates, which sweeps vary, change no memory.
         "optimizer": [config.optimizer.kind, config.optimizer.num_minibatches],
-        "rollout": [config.rollout.engine, config.rollout.num_prompts, config.rollout.group_size],
-        "engine": config.rollout.model_dump(mode="json") if config.rollout.has_own_weights else None,
+        "rollout": config.rollout.model_dump(mode="json"),
+        "lora": config.model.lora and config.model.lora.model_dump(mode="json"),
         "parts": [config.divergence.kind, config.algorithm.reference.kind],
         "longest": longest,
         "torch": torch.__version__,

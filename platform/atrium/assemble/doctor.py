@@ -82,7 +82,9 @@ def requirements() -> dict[str, list[str]]:
     for line in metadata.requires(_DISTRIBUTION) or []:
         requirement, _, marker = line.partition(";")
         extra = re.search(r"extra\s*==\s*['\"](\w+)['\"]", marker)
-        found.setdefault(extra[1] if extra else "", []).append(requirement.strip())
+        others = re.sub(r"(\s*and\s*)?extra\s*==\s*['\"]\w+['\"]", "", marker).strip()
+        requirement = f"{requirement.strip()}; {others}" if others else requirement.strip()
+        found.setdefault(extra[1] if extra else "", []).append(requirement)
     return found
 
 
@@ -92,16 +94,19 @@ def requirement_name(requirement: str) -> str:
 
 
 def unmet(requirement: str) -> str | None:
-    """Return the reason why a requirement is not met, or None if it is met."""
+    """Return the reason why a requirement is not met, or None if it is met or not for this platform."""
     name = requirement_name(requirement)
     version = installed_version(name)
-    if version is None:
-        return f"{name} is not installed (needed: {requirement})"
+    unfound = None if version else f"{name} is not installed (needed: {requirement})"
     try:
         from packaging.requirements import Requirement
     except ImportError:
-        return None  # packaging is a base package, so a broken installation is reported anyway
+        return unfound  # packaging is a base package, so a broken installation is reported anyway
     wanted = Requirement(requirement)
+    if wanted.marker is not None and not wanted.marker.evaluate():
+        return None
+    if version is None:
+        return unfound
     if not wanted.specifier.contains(version, prereleases=True):
         return f"{wanted.name} {version} is installed, expected {wanted.specifier}"
     return None

@@ -39,10 +39,11 @@ def time_lines(
         "hand-over": planned.hand_over_s,
     }
     parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in phases.items() if seconds >= 0.5)
+    parts += "; sampling and training overlap" if parts and planned.overlaps else ""
+    step = duration(planned.step_s) if planned.step_s >= 0.5 else "less than 0.5 s"
     tokens = planned.num_steps * planned.tokens_per_step
     return [
-        f"predicted, not measured: {duration(planned.step_s)} per step ({parts}"
-        + ("; sampling and training overlap)" if planned.overlaps else ")"),
+        f"predicted, not measured: {step} per step" + (f" ({parts})" if parts else ""),
         f"predicted: {planned.run_s / 3600:.1f} h for {counted(planned.num_steps, 'step')}, "
         f"{share(planned.evaluation_frac)} of it evaluations, {tokens / 1e6:,.0f} million sampled tokens; "
         f"computed from the data sheet of {gpu_name}, for answers of half the length limit on average",

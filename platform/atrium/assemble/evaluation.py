@@ -207,7 +207,7 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
 
     watch = Watch(on_progress=show, on_finished=keep, finished=finished)
     outcome = evaluate(benchmark, parts.draws, grader, watch, step=settings.step)
-    described = _described(parts, benchmark, loaded.published)
+    described = _described(parts, benchmark, loaded)
     outcome = replace(outcome, results={**outcome.results, "settings": described})
     run.listener.evaluation(outcome)
     run.listener.sync()
@@ -229,7 +229,7 @@ class _Count:
         self._listener.progress(step=self._num_finished, num_steps=self._num_problems)
 
 
-def _described(parts: _Parts, benchmark: Benchmark, published: str | None) -> dict[str, object]:
+def _described(parts: _Parts, benchmark: Benchmark, loaded: LoadedBenchmark) -> dict[str, object]:
     """Return the settings of prompting, sampling and grading that are stored with a benchmark's results."""
     config, sampling = parts.settings.config, benchmark.sampling.model_dump()
     del sampling["ignore_stop"]  # only speed benchmarks set it
@@ -237,13 +237,13 @@ def _described(parts: _Parts, benchmark: Benchmark, published: str | None) -> di
         "prompt_template": config.model.prompt.name,
         "prompt_template_hash": config.model.prompt.content_hash,
         "thinking": config.model.thinking,
-        "published": published,
+        "published": loaded.published,
         "released": config.model.released if isinstance(config.model, HubModelSettings) else None,
         **sampling,
         "seed": config.evaluation.seed,
         "require_stop": benchmark.require_stop,
         "engine": config.rollout.engine,
-        "grader": grader_version(config.grader),
+        "grader": grader_version(loaded.verifier or config.grader),
         # The commit that a branch of the Hub pointed to; transformers keeps it in a private attribute.
         "model_commit": getattr(parts.policy.model.config, "_commit_hash", None),
     }
@@ -258,7 +258,9 @@ def _record_provenance(
     data = DataProvenance(
         benchmark_content_hashes={one.name: one.dataset.content_hash for one in loaded},
         prompt_template_hash=config.model.prompt.content_hash,
-        grader_version=grader_version(config.grader),
+        grader_version="; ".join(
+            dict.fromkeys(grader_version(one.verifier or config.grader) for one in loaded)
+        ),
         prompt_hashes=prompt_hashes({one.name: one.problems for one in loaded}, encode),
         model_source=source_digests(policy, weights_digest(policy.weights())) if is_loaded else None,
     )

@@ -33,6 +33,9 @@ def export_policy(folder: RunFolder, step: int, target: Path, *, adapter: bool, 
             raise CheckpointError(
                 f"{folder.name} has no adapters, since it was trained with model.lora=null; remove --adapter"
             )
+    checkpoint, place = folder.checkpoint_path(step).resolve(), target.resolve()
+    if checkpoint in (place, *place.parents):
+        raise RunFolderError(f"{target} must not be inside the checkpoint; choose another folder with --to")
     config, _ = read_object(folder.config_file)
     _copy(source, target, force=force)
     write_origin(target, config, run=folder.name, step=step)
@@ -48,7 +51,7 @@ def chosen_step(folder: RunFolder, *, best: bool, step: int | None) -> int:
     steps = folder.checkpoint_steps()
     if not steps:
         raise CheckpointError(
-            f"{folder.name} has no checkpoint; choose a run with checkpoint.every_num_steps set"
+            f"{folder.name} has no checkpoint; choose another run, or lower checkpoint.every_num_steps"
         )
     available = f"available: {', '.join(map(str, steps))}"
     if best:
@@ -90,8 +93,6 @@ def _copy(source: Path, target: Path, *, force: bool) -> None:
 
     The copy is written next to `target` and then renamed, so that `target` is never incomplete.
     """
-    if target.resolve() == source.resolve() or source.resolve() in target.resolve().parents:
-        raise RunFolderError(f"{target} must not be inside the checkpoint; choose another folder with --to")
     if target.exists() or target.is_symlink():
         _check_replaceable(target, force=force)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -54,9 +54,13 @@ def submit(jobs: Sequence[tuple[RunConfig, Sequence[str]]]) -> None:
     """Submit SLURM jobs and wait until they have ended.
 
     Each job is given by its configuration and the arguments with which it calls `atrium train`. Raises
-    `ConfigError` if the jobs need different resources, and the error of a failed job.
+    `ConfigError` if a job is not for SLURM or the jobs need different resources, and a failed job's error.
     """
     config = jobs[0][0]
+    if any(other.compute.slurm is None for other, _ in jobs):
+        raise ConfigError(
+            "--multirun cannot mix SLURM jobs and local runs; use compute=slurm for all jobs or for none"
+        )
     settings = _job_settings(config)
     if any(_job_settings(other) != settings for other, _ in jobs):
         raise ConfigError(

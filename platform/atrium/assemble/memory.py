@@ -258,11 +258,14 @@ def plan_notes(run: RunConfig) -> list[str]:
 
 
 def _split_notes(rollout: EngineSettings) -> list[str]:
-    """Return a note on vLLM's share of the trainer's GPU, or an empty list if they share no GPU."""
+    """Return a note on vLLM's share or cache on the trainer's GPU, or an empty list if they share no GPU."""
     if not isinstance(rollout, VllmSettings) or rollout.placement == "server":
         return []
     sleeps = f", and releases it during updates (sleep_level={rollout.sleep_level})" if rollout.sleeps else ""
-    return [f"vLLM uses {rollout.gpu_memory_fraction:.0%} of the GPU (rollout.gpu_memory_fraction){sleeps}"]
+    uses = f"{rollout.gpu_memory_fraction:.0%} of the GPU (rollout.gpu_memory_fraction)"
+    if rollout.kv_cache_mb is not None:
+        uses = f"a cache of {rollout.kv_cache_mb} MB (rollout.kv_cache_mb)"
+    return [f"vLLM uses {uses}{sleeps}"]
 
 
 def _room_bytes(config: RunConfig, device_bytes: int | None) -> float | None:

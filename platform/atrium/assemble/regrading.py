@@ -134,17 +134,26 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list
     thinking = composed.model.thinking if is_typed else setting(config, "model.thinking") is True
     found = []
     for name, own in answers.items():
-        verifier = composed.grader if is_chosen else _verifier_of(config, name) or composed.grader
+        recorded = _verifier_of(config, name)
+        verifier = composed.grader if is_chosen else recorded or composed.grader
         found.append(
             RegradedSet(
                 name=name,
                 answers=regrade(own, verifier, thinking=thinking),
                 verifier=verifier,
                 grader=grader_version(verifier),
-                was_grader=was_grader if isinstance(was_grader, str) else "unknown",
+                was_grader=_version_of(recorded, was_grader),
             )
         )
     return found
+
+
+def _version_of(recorded: Verifier | None, version: object) -> str:
+    """Return a run's recorded grader version, with the kind of the benchmark's `recorded` verifier."""
+    if not isinstance(version, str):
+        return "unknown"
+    # Training runs and older evaluations record the run's own grader; all kinds share its versions.
+    return f"{recorded.kind}, {version.split('; ')[0].partition(', ')[2]}" if recorded else version
 
 
 def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:

@@ -89,7 +89,7 @@ def _server_engine(run: Run, policy: Policy) -> ServerEngine:
     assert isinstance(rollout, VllmSettings)
     joined, devices = _joined(rollout, ranks), engine_devices(config, ranks)
     weights = _private_folder(Path(rollout.weights_dir) if rollout.weights_dir else _SHARED_MEMORY)
-    sockets = _private_folder(Path(tempfile.gettempdir()))
+    sockets = _private_folder(Path(tempfile.gettempdir()), setting="TMPDIR")
     place = vllm_place(config, rollout.longest(policy.context_length))
     rounded = torch.bfloat16 if reads_rounded_weights(config) else None
     files = WeightFiles(weights, model_config(policy.model), rounded, rollout.num_kept_weights)
@@ -208,8 +208,8 @@ def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path |
     return " ".join([token, *assigned, shlex.join(words)]), folder
 
 
-def _private_folder(parent: Path) -> Path:
-    """Create a folder in `parent` that other users cannot read.
+def _private_folder(parent: Path, setting: str = "rollout.weights_dir") -> Path:
+    """Create a folder in `parent` that other users cannot read; errors name the `setting` that chooses it.
 
     Folders that killed trainers on this machine have left in `parent` are deleted.
     """
@@ -223,7 +223,7 @@ def _private_folder(parent: Path) -> Path:
         (folder / _OWNER).write_text(f"{socket.gethostname()} {identity(os.getpid())}", encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"rollout.weights_dir: a folder cannot be created in {parent} ({error.strerror}); choose a "
+            f"{setting}: a folder cannot be created in {parent} ({error.strerror}); choose a "
             "folder that the servers can read"
         ) from error
     return folder

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def answers_of_file(path: Path) -> list[StoredAnswer]:
     for number, row in enumerate(read_rows(path, _COLUMNS), start=1):
         place = f"{path}, row {number}"
         if "resps" in row:
-            key = row.get("doc_id", number)
+            key = repr(row.get("doc_id", number))
             # A task with several filters has one line per filter, all with the same completions.
             answers += [] if key in seen else _of_lm_eval(place, number, row)
             seen.add(key)
@@ -82,6 +83,8 @@ def _of_row(place: str, number: int, row: Mapping[str, Any]) -> StoredAnswer:
                 f"got {', '.join(map(str, row)) or 'no fields'}"
             )
         found[wanted] = row[name]
+    if isinstance(found["text"], list | Mapping):
+        raise DataError(f"{place}: the completion must be text; write one row per completion")
     label = next((row[name] for name in _LABELS if row.get(name) is not None), None)
     problem = row.get("problem_id", row.get("id", f"row {number}"))
     is_one = not isinstance(found["gold"], list | Mapping)
@@ -100,9 +103,8 @@ def _of_lm_eval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[Sto
 
     The field `resps` is a list of completions for each request.
     """
-    texts = [
-        text for request in row["resps"] for text in (request if isinstance(request, list) else [request])
-    ]
+    resps = row["resps"] if isinstance(row["resps"], list) else []
+    texts = [text for request in resps for text in (request if isinstance(request, list) else [request])]
     if not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(
             f"{place}: resps contains no texts, so the completions cannot be graded; use the samples of "
@@ -144,10 +146,10 @@ def _of_samples(
 ) -> Iterator[StoredAnswer]:
     """Yield the answers to one problem; `label` is their mean score, or None if it is unknown.
 
-    A mean of 0 or 1 is the verdict on every answer. Any other mean leaves the verdicts unknown.
+    A mean of 0 or 1 is the verdict on every answer. Any other mean, or NaN, leaves the verdicts unknown.
     """
     reference, *others = _references(place, gold)
-    was_correct = None if label is None or 0 < label < 1 else label > 0
+    was_correct = None if label is None or isnan(label) or 0 < label < 1 else label > 0
     for index, text in enumerate(texts):
         yield StoredAnswer(
             name=f"{name} #{index}",
@@ -171,6 +173,6 @@ def _references(place: str, value: object) -> list[str]:
 
 
 def _as_bool(label: object) -> bool | None:
-    if label is None:
+    if label is None or (isinstance(label, float) and isnan(label)):
         return None
     return label > 0 if isinstance(label, int | float) else str(label).lower() in ("true", "yes", "correct")

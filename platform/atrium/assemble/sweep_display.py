@@ -110,6 +110,7 @@ class Lines:
     def update(self, state: Mapping[str, Any]) -> None:
         """Print the trials that have ended since the last call, or a progress line if one is due."""
         progress = self._progress.words(state)
+        metrics = [objective["metric"] for objective in state["objectives"]]
         for trial in state["trials"]:
             key = (trial["stage"], trial["number"])
             if trial["state"] in ("waiting", "running") or key in self._ended:
@@ -118,7 +119,7 @@ class Lines:
             reason = f"  {trial['reason']}" if trial["reason"] else ""
             self.message(
                 f"{trial['stage']} {trial['number']:3d}  {trial['state']:8}  "
-                f"{trial_values(trial):18}  {trial_name(trial)}{reason}"
+                f"{trial_values(trial, metrics):18}  {trial_name(trial)}{reason}"
             )
 
         if state["workers"] and self._clock() - self._said >= _QUIET_S:

@@ -60,7 +60,9 @@ def sweep_definition(wanted: str, options: Mapping[str, str], overrides: Sequenc
         if key in options:
             changes[key] = options[key]
     if "trials" in options:
-        changes["trials"] = _integers(options["trials"], "trials")[0]
+        changes["trials"], *others = _integers(options["trials"], "trials")
+        if others:
+            raise ConfigError(f"trials must be a single whole number, got {options['trials']}")
     if "seeds" in options:
         changes["seeds"] = _integers(options["seeds"], "seeds")
     data = {**definition.model_dump(mode="json"), **changes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -112,6 +113,15 @@ def _fits(problems: Sequence[Problem], encode: PromptEncoder, room: int) -> Call
     # A token has at least one byte, so no prompt has more tokens than the shortest one plus its own bytes.
     num_safe_bytes = room - len(encode(shortest))
     return lambda problem: len(problem.asked.encode()) <= num_safe_bytes or len(encode(problem)) <= room
+
+
+def longest_prompt(problems: Sequence[Problem], encode: PromptEncoder) -> int:
+    """Return the number of tokens of the longest prompt, among the 64 prompts with the most bytes.
+
+    Tokens are not proportional to bytes, but encoding all prompts of a large dataset would take minutes.
+    """
+    longest = heapq.nlargest(64, problems, key=lambda problem: len(problem.asked.encode()))
+    return max(len(encode(problem)) for problem in longest)
 
 
 def build_task(config: RunConfig, loading: Loading) -> Task:

@@ -41,6 +41,7 @@ from atrium.assemble.task import (
     Task,
     data_provenance,
     evaluated_benchmark,
+    longest_prompt,
     require_room,
     require_same_data,
 )
@@ -281,7 +282,7 @@ def _training(
     collector = _collector(context, problems)
     if stored is not None:
         collector = collected_from_bank(collector, stored, config, policy, problems)
-    longest = len(context.encode(max(problems, key=lambda problem: len(problem.asked))))
+    longest = longest_prompt(problems, context.encode)
     evaluate = _evaluation(context)
     return Training(
         settings=LoopSettings(
@@ -314,7 +315,7 @@ def _training(
 def _updater(context: RunContext, longest: int) -> PolicyUpdater:
     """Build the policy's updater, with micro-batches that fit into memory.
 
-    `longest` is the number of tokens of the prompt with the most characters.
+    `longest` is the number of tokens of the longest prompt.
     """
     run, policy, shards = context.run, context.policy, context.shards
     longest_row = min(policy.context_length, longest + run.config.rollout.max_new_tokens)

@@ -74,16 +74,20 @@ def flags() -> list[str]:
 def load(files: Sequence[str] = ()) -> None:
     """Import the installed plugins and the given files, except for those that are already loaded.
 
-    Raises `ConfigError` if a file is missing, does not end in `.py`, is in a run directory, or has the name
-    of another plugin, and if any plugin raises an error. Raises `RuntimeError` if this process has already
-    declared the settings classes.
+    Raises `ConfigError` if a file is missing or unreadable, does not end in `.py`, is in a run directory, or
+    has the name of another plugin, and if any plugin raises an error. Raises `RuntimeError` if this process
+    has already declared the settings classes.
     """
     for distribution, modules in sorted(_installed().items()):
         if distribution not in _loaded:
             _loaded[distribution] = _load_installed(distribution, modules)
     for file in files:
-        path = _checked(file)
-        source = path.read_bytes()
+        try:
+            path = _checked(file)
+            source = path.read_bytes()
+        except OSError as error:
+            text = f"{FLAG} {file}: the file cannot be read ({error.strerror}); check its permissions"
+            raise ConfigError(text) from error
         digest = hashlib.sha256(source).hexdigest()
         known = _loaded.get(path.name)
         if known is None:

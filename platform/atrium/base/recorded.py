@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from atrium.base.plain_files import read_plain
@@ -36,9 +37,13 @@ def as_integer(value: object) -> int | None:
 
 
 def as_number(value: object) -> float | None:
-    """Return the value as a float if it is a number, `"NaN"`, `"Infinity"` or `"-Infinity"`, else None."""
+    """Return the value as a float if it is a number, `"NaN"`, `"Infinity"` or `"-Infinity"`, else None.
+
+    The result is also None for an integer that is too large for a float.
+    """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        with suppress(OverflowError):
+            return float(value)
     return _NOT_FINITE.get(value) if isinstance(value, str) else None
 
 

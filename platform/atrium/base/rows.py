@@ -44,8 +44,9 @@ def read_rows(path: Path, columns: Collection[str] = (), *, parse: Parse = parse
     """Yield the rows of a file. The file's suffix determines its format; `parse` parses JSON text.
 
     Of a Parquet file, only `columns` are read, and the values of all other columns are None. If the file has
-    none of `columns`, all columns are read. Raises `DataError` for an unreadable or damaged file, and for an
-    unknown suffix.
+    none of `columns`, all columns are read. An object in a JSON file is one row, unless its only list
+    contains objects that are not messages: then these are the rows. Raises `DataError` for an unreadable or
+    damaged file, and for an unknown suffix.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -89,7 +90,9 @@ def _json(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
         return
     if isinstance(rows, dict):
         lists = [value for value in rows.values() if isinstance(value, list)]
-        rows = lists[0] if len(lists) == 1 else [rows]
+        # A list of objects contains the rows, unless these are messages: then it is a prompt of one row.
+        has_rows = len(lists) == 1 and all(isinstance(one, dict) and "role" not in one for one in lists[0])
+        rows = lists[0] if has_rows else [rows]
     if not isinstance(rows, list):
         raise DataError(f"{path} must contain a list of rows; write a JSON list of objects")
     for number, row in enumerate(rows, start=1):
@@ -132,8 +135,9 @@ def _csv(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
             if None in row or None in row.values():
                 num_missing = sum(value is None for value in row.values())
                 num_cells = len(names) - num_missing + len(row.get(None) or ())
+                # The reader does not see the separator line.
                 raise DataError(
-                    f"{path}, line {reader.line_num}: expected {len(names)} cells separated by "
+                    f"{path}, line {reader.line_num + bool(said)}: expected {len(names)} cells separated by "
                     f"{delimiter!r}, as in the header, got {num_cells}; put cells that contain "
                     f"{delimiter!r} in double quotes, or declare another separator in the first line, "
                     "such as sep=;"

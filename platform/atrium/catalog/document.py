@@ -105,7 +105,7 @@ def windows_document(
         sections=(
             Section(title="Windows", tables=tuple(table for table in tables if table.rows)),
             Section(
-                title="The same method (l and u equal to 1e-12)", sentences=tuple(_same(arms, matches, clip))
+                title="The same method (l and u to ten digits)", sentences=tuple(_same(arms, matches, clip))
             ),
         ),
     )
@@ -114,9 +114,10 @@ def windows_document(
 def _at_budgets(arms: Sequence[Arm], budget: float | None) -> Table:
     titles = ("divergence", "budget δ", "l", "u", "1 - l", "u - 1", "-log l", "log u", "D''(1)")
     note = "equal budgets give different trust regions if the divergences differ in curvature D''(1)"
-    without = [arm.name for arm in arms if arm.window is None and not arm.config.has_token_windows]
-    if without:
-        note += f"; no window on the ratio (whole distributions or completions): {', '.join(without)}"
+    without = "no window on the ratio (whole distributions or completions)"
+    for text, title in {"by minibatch": "a window for each minibatch", "none": without}.items():
+        if names := [arm.name for arm in arms if window_text(arm.config) == text]:
+            note += f"; {title}: {', '.join(names)}"
     where = "the budgets of their files" if budget is None else f"budget {budget:g}"
     return plain_table(
         f"windows at {where}: D(w) ≤ δ is equivalent to l ≤ w ≤ u",

@@ -11,7 +11,7 @@ from atrium.catalog.axes import axes
 from atrium.config.method_files import resolve_divergence
 from atrium.config.presets import Preset, divergence_from, names, read_divergence
 from atrium.method.divergences import AlphaDivergence, BudgetDivergence, Divergence, NoDivergence
-from atrium.method.windows import Window
+from atrium.method.windows import MAX_UPPER, Window
 from atrium.method.words import kind_text
 
 PROBABILITIES = (0.01, 0.1, 0.3, 0.5, 0.9)
@@ -120,7 +120,12 @@ def _at_budget(config: Divergence, name: str, budget: float) -> Divergence | Non
 
 
 def matches(clip: Window) -> list[Match]:
-    """Return, for each divergence of the ratio, the budgets whose windows share a bound with `clip`."""
+    """Return, for each divergence of the ratio, the budgets whose windows share a bound with `clip`.
+
+    Raises `ConfigError` if the upper bound of `clip` exceeds `MAX_UPPER`.
+    """
+    if clip.upper > MAX_UPPER:
+        raise ConfigError(f"--clip LOW HIGH: HIGH must be at most {MAX_UPPER - 1:g}, got {clip.upper - 1:g}")
     found: dict[str, Match] = {}
     for config in (arm.config for arm in shipped_arms()):
         if (function := config.of_ratio) is not None and config.kind not in found:

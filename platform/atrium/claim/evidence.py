@@ -61,8 +61,11 @@ def design(claim: Claim, scale: Scale) -> Design:
 def evidence_of(wanted: Design, data: Sequence[Path]) -> Evidence:
     """Return the difference between the arms, computed from run directories or from table files.
 
-    Raises `ConfigError` if `data` contains both runs and tables, or anything that does not match the design.
+    Raises `ConfigError` for a path that does not exist, for runs together with tables, and for data that do
+    not match the design.
     """
+    if missing := [path for path in data if not path.exists()]:
+        raise ConfigError(f"{missing[0]}: there is no such file or folder; correct the path")
     tables = [path for path in data if path.is_file()]
     if tables and len(tables) < len(data):
         raise ConfigError(
@@ -182,12 +185,10 @@ def _arms(wanted: Design) -> tuple[str, str]:
 def _folders(data: Sequence[Path]) -> list[RunFolder]:
     """Return the runs at the paths in `data`, each of which is a run directory or a folder of runs.
 
-    Raises `ConfigError` if a path does not exist or contains no runs.
+    Raises `ConfigError` if a path contains no runs.
     """
     found = []
     for path in data:
-        if not path.is_dir():
-            raise ConfigError(f"{path}: there is no such file or folder; correct the path")
         runs = [RunFolder(path)] if RunFolder(path).looks_like_run() else list_runs(path)
         if not runs:
             raise ConfigError(f"{path} contains no runs; choose another folder")

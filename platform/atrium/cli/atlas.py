@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from atrium.assemble.atlas import NUM_BATCHES, SPREADS, Steps, make_atlas, steps_of_run, steps_of_table
 from atrium.base.errors import ConfigError
-from atrium.cli.parser import CommandParser, present, whole
+from atrium.cli.parser import CommandParser, positive, present, whole
 from atrium.config.method_files import resolve_preset
 from atrium.config.presets import read_presets
 from atrium.imports.columns import columns_by_role
@@ -70,7 +69,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--spread",
         nargs="+",
-        type=_spread,
+        type=positive(10.0),
         default=SPREADS,
         metavar="X",
         help="standard deviations of log-ratios in nats, for several updates per batch (default: 0.02 0.1 1)",
@@ -88,9 +87,3 @@ def _parser() -> CommandParser:
     parser.add_runs_dir()
     parser.add_figures()
     return parser
-
-
-def _spread(text: str) -> float:
-    if not 0.0 < float(text) <= 10.0:
-        raise argparse.ArgumentTypeError(f"the value must be greater than 0 and at most 10, got {text}")
-    return float(text)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atrium.base.errors import ConfigError
 from atrium.cli.parser import CommandParser, files_explained, pair_of, whole
 from atrium.views.terminal import print_document, standard_output, tell
 
@@ -41,6 +43,8 @@ def main(argv: Sequence[str]) -> int:
         for line in source.mapping:
             tell(console, f"  {line}", "dim")
 
+    if arguments.correct_at is not None and not math.isfinite(arguments.correct_at):
+        raise ConfigError(f"--correct-at must be a finite number, got {arguments.correct_at}")
     stated = Stated(
         method=arguments.method,
         seed=arguments.seed,

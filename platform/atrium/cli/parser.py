@@ -221,13 +221,26 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     return number
 
 
+def positive(most: float) -> Callable[[str], float]:
+    """Return an argparse type for numbers greater than 0 and at most `most`."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not 0.0 < value <= most:
+            raise argparse.ArgumentTypeError(
+                f"expected a number greater than 0 and at most {most:g}, got {text}"
+            )
+        return value
+
+    return number
+
+
 def points(text: str) -> float:
     """Parse a number of percentage points, more than 0 and at most 100, and return it as a fraction."""
-    if not 0.0 < float(text) <= 100.0:
-        raise argparse.ArgumentTypeError(
-            f"the value must be greater than 0 and at most 100 points, got {text}"
-        )
-    return float(text) / 100.0
+    return positive(100.0)(text) / 100.0
 
 
 def present(

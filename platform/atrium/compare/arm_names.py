@@ -3,8 +3,8 @@
 An arm is named after its algorithm, or after the label that its runs record. If several arms share that name,
 the settings that distinguish an arm from the others are appended. If an algorithm or label has arms with
 several seeds, its arms with a single seed are called "other runs". They do not change the name of any other
-arm. If the user chooses the settings that group the runs, the values of these settings name the arms instead,
-and there are no other runs.
+arm, except that its numbers are not rounded if both would have the same name. If the user chooses the
+settings that group the runs, the values of these settings name the arms instead, and there are no other runs.
 """
 
 from __future__ import annotations
@@ -122,9 +122,7 @@ def _by_algorithm(keys: Sequence[str], groups: Sequence[_Group], chosen: frozens
     for base, family in namesakes.items():
         several = [group for group in family if not group.has_one_seed]
         main = several or family
-        suffixes = _suffixes(keys, main, main) | _suffixes(
-            keys, [group for group in family if group not in main], family
-        )
+        suffixes = _suffixes(keys, [(group, main if group in main else family) for group in family])
         for group in family:
             is_other = group not in main and not chosen & set(group.runs)
             name = f"{base} · {suffixes[group.values]}" if suffixes[group.values] else base
@@ -135,17 +133,17 @@ def _by_algorithm(keys: Sequence[str], groups: Sequence[_Group], chosen: frozens
 
 
 def _suffixes(
-    keys: Sequence[str], groups: Sequence[_Group], among: Sequence[_Group]
+    keys: Sequence[str], groups: Sequence[tuple[_Group, Sequence[_Group]]]
 ) -> dict[tuple[str, ...], str]:
-    """Return the suffix of each group's name: the settings that distinguish it from the groups in `among`.
+    """Return the suffix of each group's name: the settings that distinguish it from other groups.
 
-    The keys of the result are the `values` of the groups. A suffix is empty if nothing distinguishes its
-    group.
+    `groups` are pairs of a group and the groups that it is distinguished from. The keys of the result are the
+    `values` of the groups. A suffix is empty if nothing distinguishes its group.
     """
     first = [key for key in _TELLING_FIRST if key in keys]
     ordered = [*first, *(key for key in keys if key not in first and key != ALGORITHM)]
     order = [keys.index(key) for key in ordered if key in keys]
-    told = {group.values: _telling(group, among, order) for group in groups}
+    told = {group.values: _telling(group, among, order) for group, among in groups}
 
     def words(values: tuple[str, ...], *, is_short: bool) -> str:
         places = told[values]

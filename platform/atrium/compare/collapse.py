@@ -64,9 +64,11 @@ def _has_fallen(overview: RunOverview) -> bool | None:
         if points.first.step == 0 and (has_diverged or points.last.step > 0)
     }
     known = {name: known[name] for name in known if VALIDATION not in name} or known
+    if not known:
+        return None
     is_wrong = has_diverged and all(points.last.step <= status.step for points in known.values())
     if not is_wrong and all(_has_risen(points) for points in known.values()):
-        return False if known else None  # without reading the answers
+        return False  # without reading the answers
     before, after = [], []
     try:
         for name, points in known.items():

@@ -9,7 +9,7 @@ from functools import partial
 from atrium.base.errors import ConfigError
 from atrium.base.recorded import read_object
 from atrium.compare.arm_names import NamedArm, find_arm
-from atrium.compare.arms import Arm, group_runs, is_finished, named_arms
+from atrium.compare.arms import Arm, as_trained, group_runs, is_finished, named_arms
 from atrium.compare.counted_runs import (
     MOST_NAMED,
     CountedRuns,
@@ -76,7 +76,7 @@ def compared_arms(
 
 def _is_superseded(folder: RunFolder, arm: Arm) -> bool:
     """Return whether a finished run of the arm has the same seed as the run in `folder`."""
-    seed = read_object(folder.config_file)[0].get("seed")
+    seed = as_trained(read_object(folder.config_file)[0]).get("seed")
     run = arm.runs.get(seed) if isinstance(seed, int) else None
     return run is not None and is_finished(run)
 

@@ -41,8 +41,8 @@ class Fact:
     """A fact that a run records, found under a dotted key of `config.json` or `provenance.json`.
 
     If the key is a section, the whole section is one value. `follows` lists prefixes of settings that
-    determine the fact. If such a setting is itself reported as a confound, the fact is not. If `is_long` is
-    set, the value is shown as the first digits of its SHA-256 hash.
+    determine the fact. If such a setting is a confound or groups the runs, the fact is not a confound. If
+    `is_long` is set, the value is shown as the first digits of its SHA-256 hash.
     """
 
     name: str
@@ -132,9 +132,9 @@ def read_confounds(
 ) -> tuple[tuple[Recorded, ...], tuple[Recorded, ...]]:
     """Return the confounds between any two arms, settings first, and the environment facts of all arms.
 
-    Keys in `by` are not confounds. If `by` contains a section's `kind`, the other settings of this section
-    are not confounds either. The environment facts are versions, commit, uncommitted changes, plugins, dtype
-    and hardware. Facts that no run recorded are left out.
+    Keys in `by` are not confounds, and neither are facts that follow from them. If `by` contains a section's
+    `kind`, the other settings of this section are not confounds either. The environment facts are versions,
+    commit, uncommitted changes, plugins, dtype and hardware. Facts that no run recorded are left out.
     """
     runs = [run for arm in arms for run in arm.all_settings]
     tuned = _tuned([folder for arm in arms for folder in arm.runs.values()])
@@ -147,10 +147,10 @@ def read_confounds(
         one = Recorded(name=key, values=values)
         if one.differs() and not _is_preset(key, arms) and not _follows(one, found):
             found.append(one)
-    sections = tuple(found)
+    told = (*by, *(one.name for one in found))
     environment = []
     for fact, one in zip(FACTS, _facts(arms), strict=True):
-        is_told = any(other.name.startswith(fact.follows) for other in sections)
+        is_told = any(key.startswith(fact.follows) for key in told)
         if fact.is_confound and one.differs() and not is_told:
             found.append(one)
         elif not fact.is_confound and any(one.values.values()):
@@ -194,17 +194,20 @@ def unknown_words(unknown: Mapping[str, tuple[str, ...]], *arms: str) -> str:
 
 
 def environment_lines(environment: Sequence[Recorded]) -> list[str]:
-    """Return a line with the versions and hardware that all arms share, and a line with those that differ.
+    """Return a line with the versions and hardware that all arms share, and lines with the others.
 
-    A fact that some arms did not record counts as shared if the other arms agree. If a fact has more than
-    three different values, the second line states only how many it has. A line without facts is left out.
+    A fact that some arms did not record is in the second line if the other arms agree. The third line lists
+    facts that differ; if a fact has more than three different values, it states only how many. A line without
+    facts is left out.
     """
-    shared = [one.words for one in environment if not one.differs()]
+    alike = [one for one in environment if not one.differs()]
+    shared = [one.words for one in alike if all(one.values.values())]
+    partial = [one.words for one in alike if not all(one.values.values())]
     different = []
     for one in (fact for fact in environment if fact.differs()):
         num = len({value for values in one.values.values() for value in values})
         different.append(one.words if num <= _MOST_VALUES else f"{one.name} ({num} different values)")
-    lines = {"all arms": shared, "also different": different}
+    lines = {"all arms": shared, "not recorded by all arms": partial, "also different": different}
     return [f"{title}: {', '.join(words)}" for title, words in lines.items() if words]
 
 

@@ -120,7 +120,8 @@ def counted_runs(
     missing = [run for run in found if isinstance(run, MissingRun)]
     left_out = [run for run in found if isinstance(run, LeftOut)]
     if not any(run.evaluations for run in runs):
-        raise RunFolderError(f"none of these runs can be compared; {left_out_words(left_out, MOST_NAMED)}")
+        reasons = left_out_words(left_out, MOST_NAMED) or "none was evaluated; choose other runs"
+        raise RunFolderError(f"none of these runs can be compared; {reasons}")
     benchmarks = _benchmarks([run for run in runs if run.evaluations], wanted, can_compare)
     kept = []
     for run in runs:

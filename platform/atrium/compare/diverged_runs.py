@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from atrium.base.errors import RunFolderError
 from atrium.compare.arms import Arm
 from atrium.compare.outcomes import Answers, At, EvaluatedRun, OutcomeTable, evaluations_at, read_answers
 from atrium.runs.run_folder import RunFolder
@@ -16,12 +17,12 @@ Tables = Mapping[str, Mapping[str, OutcomeTable]]
 def steps_used(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str, int]:
     """Return the evaluated step that a comparison uses for each run, by run name.
 
-    Diverged runs do not influence the steps used for other runs. A diverged run is used at the common step if
-    it was evaluated there, and otherwise at its last evaluation. A diverged run without an evaluation has no
-    entry and counts as always wrong.
+    Diverged runs do not influence the steps used for other runs. A diverged run is used at the common step of
+    the other runs, if any, if it was evaluated there, and otherwise at its last evaluation. A diverged run
+    without an evaluation has no entry and counts as always wrong.
     """
     used = evaluations_at([run for run in runs if not run.has_diverged], benchmark, at)
-    shared = next(iter(used.values())) if at is At.STEPS else None
+    shared = next(iter(used.values()), None) if at is At.STEPS else None
     for run in runs:
         if run.has_diverged and (points := run.evaluations.get(benchmark)):
             steps = [point.step for point in points]
@@ -32,9 +33,13 @@ def steps_used(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str
 def answers_used(folders: Sequence[RunFolder], benchmark: str, used: Mapping[str, int]) -> list[Answers]:
     """Return the answers of each run. A run without an entry in `used` counts as always wrong.
 
-    At least one of the runs must have an entry.
+    Raises `RunFolderError` if no run has an entry.
     """
     read = {run.name: read_answers(run, benchmark, used[run.name]) for run in folders if run.name in used}
+    if not read:
+        raise RunFolderError(
+            f"no compared run was evaluated on {benchmark}; add runs that were evaluated on it"
+        )
     asked = next(iter(read.values()))
     always_wrong = replace(
         asked,

@@ -9,10 +9,13 @@ import re
 
 import numpy as np
 
+from atrium.compare.arm_names import ALGORITHM, LABEL
+from atrium.compare.arms import Arm
 from atrium.compare.document_figures import pass_at
 from atrium.compare.judged_pairs import MACRO
 from atrium.compare.outcomes import AT_WORDS, common_answers
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
+from atrium.compare.run_settings import ABSENT
 from atrium.document.document import Cell, Column, Estimate, Row, Span, Table, Value, plain_table
 from atrium.document.formatting import counted
 from atrium.method.windows import Window
@@ -86,7 +89,7 @@ def results_table(comparison: RunsComparison) -> Table:
     titles = (f"{comparison.title(m)}, {b}" if many else comparison.title(m) for m, b in names)
     differences: dict[str, Cell] = {pair.candidate: _difference(pair) for pair in comparison.headline_pairs}
     label = re.sub(r"[^a-z0-9]+", "-", "-vs-".join(one.arm.name for one in comparison.arms).lower())
-    against = f"Difference to {paper_name(comparison.arms[0].arm.name)}"
+    against = f"Difference to {_paper_name(comparison.arms[0].arm)}"
     return Table(
         key=label.strip("-")[:60].strip("-") or "comparison",
         title="Results",
@@ -95,7 +98,7 @@ def results_table(comparison: RunsComparison) -> Table:
         rows=tuple(
             Row(
                 (
-                    paper_name(arm.arm.name),
+                    _paper_name(arm.arm),
                     len(arm.arm.runs),
                     *(
                         _score(arm.scores[m][b], is_best=comparison.best[m, b] == arm.arm.name)
@@ -110,14 +113,18 @@ def results_table(comparison: RunsComparison) -> Table:
     )
 
 
-def paper_name(name: str) -> str:
-    """Return an algorithm's name as papers spell it, such as `Dr. GRPO`.
+def _paper_name(arm: Arm) -> str:
+    has_label = any(run.get(LABEL, ABSENT) != ABSENT for run in arm.all_settings)
+    return arm.name if has_label else paper_name(arm.name, arm.settings.get(ALGORITHM, ""))
 
-    A label of the user is unchanged unless its first word looks like an algorithm's name: `ours` becomes
-    `OURS`.
+
+def paper_name(name: str, algorithm: str) -> str:
+    """Return an arm's name with its algorithm's name as papers spell it, such as `Dr. GRPO`.
+
+    A name whose first word is not the algorithm's name, such as a label of the user, is unchanged.
     """
-    algorithm, space, rest = name.partition(" ")
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", algorithm):
+    first, space, rest = name.partition(" ")
+    if first != algorithm or not re.fullmatch(r"[a-z][a-z0-9_]*", algorithm):
         return name
     words = [
         _SPELLINGS.get(one, one.upper() if len(one) <= _ACRONYM else one) for one in algorithm.split("_")

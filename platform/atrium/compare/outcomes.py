@@ -155,12 +155,11 @@ def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict
 
     At equal steps, it is the largest step at which all runs were evaluated. At equal tokens or training time,
     the budget is the cost of the cheapest run at its last evaluation, and the step with the nearest cost is
-    used for each run. All runs must have been evaluated on the benchmark and have recorded the cost. There
-    must be at least one run, except at the last evaluations. Raises `RunFolderError` if they share no
-    evaluated step.
+    used for each run. All runs must have been evaluated on the benchmark and have recorded the cost. Raises
+    `RunFolderError` if they share no evaluated step.
     """
     steps = {run.folder.name: [point.step for point in run.evaluations[benchmark]] for run in runs}
-    if at is At.LAST:
+    if at is At.LAST or not runs:
         return {name: evaluated[-1] for name, evaluated in steps.items()}
     if at is At.STEPS:
         shared = set.intersection(*(set(evaluated) for evaluated in steps.values()))

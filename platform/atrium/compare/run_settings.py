@@ -81,8 +81,10 @@ def label(keys: Sequence[str], values: Sequence[str], *, is_short: bool = False)
     """Return a label such as `atr · delta 0.02`.
 
     A value that is not a word follows the last part of its key. With `is_short`, absent values are omitted
-    and numbers are rounded to four significant digits. If nothing remains, the label is `all runs`.
+    and numbers are rounded to four significant digits, unless all values are absent. Without keys, the label
+    is `all runs`.
     """
+    is_short = is_short and any(value != ABSENT for value in values)
     parts = [
         value if _is_word(value) else f"{key.rpartition('.')[2]} {short_number(value) if is_short else value}"
         for key, value in zip(keys, values, strict=True)

@@ -121,6 +121,8 @@ def composed_text(
     """
     compose(overrides)  # so that mistakes give the same messages as when training
     composed = _compose(overrides)
+    if resolve:  # before parts are taken, because they refer to each other
+        composed = cast("DictConfig", OmegaConf.create(OmegaConf.to_container(composed, resolve=True)))
     keys = [str(key) for key in composed if which == "all" or (key == "hydra") == (which == "hydra")]
     part: Any = OmegaConf.masked_copy(composed, keys)
     heading = ""
@@ -132,7 +134,7 @@ def composed_text(
         )
     if not OmegaConf.is_config(part):
         return f"{part}\n"
-    return heading + OmegaConf.to_yaml(part, resolve=resolve)
+    return heading + OmegaConf.to_yaml(part)
 
 
 def config_from_hydra(
@@ -202,11 +204,13 @@ def _hydra_lines(overrides: Sequence[str]) -> list[str]:
     options: dict[str, str] = {}
     for choice in choose_by_model(checked, conf_folder()):
         options |= choice.options
-    # Hydra does not accept null for a group, so such an override is dropped; null is the default anyway.
+    # Hydra does not accept null for a group. Such an override is dropped, with those that it replaces.
+    last = {override.key_or_group: override for override in checked}
     kept = [
         override
         for override in checked
-        if override.key_or_group not in options and not is_null_group(override, groups)
+        if (key := override.key_or_group) not in options
+        and not (is_null_group(override, groups) or is_null_group(last[key], groups))
     ]
     lines = [
         *(f"{group}={option}" for group, option in options.items()),
@@ -311,6 +315,8 @@ def _resolved(composed: DictConfig) -> dict[str, Any]:
         ) from error
     assert isinstance(data, dict)
     for key in missing:
+        if "[" in key:
+            raise ConfigError(f"{key}: ??? is a placeholder for a missing value; give it a value")
         parent: Any = data
         *path, last = key.split(".")
         for part in path:

@@ -10,6 +10,7 @@ from pydantic import Field
 from atrium.base.errors import ConfigError
 from atrium.base.section import Count, Parallel
 from atrium.config.machine import LARGE_BATCH_TOKENS
+from atrium.config.nearest import shown
 from atrium.engines.settings import EngineSettings
 from atrium.launch.settings import NodeSettings
 
@@ -89,8 +90,8 @@ def check_alone(compute: ComputeConfig, what: str) -> None:
     for key, one in ONE_PROCESS.items():
         if (given := getattr(compute, key)) != one:
             raise ConfigError(
-                f"compute.{key} must be {'null' if one is None else one}, since {what}, got {given}; it "
-                "applies only to `atrium train`"
+                f"compute.{key} must be {shown(one)}, since {what}, got {shown(given)}; it applies "
+                "only to `atrium train`"
             )
 
 

@@ -111,9 +111,10 @@ def _check_seed_plan(config: RunConfig) -> None:
     if looks and (list(looks) != sorted(set(looks)) or looks[-1] != planned):
         listed = ",".join(map(str, looks))
         end = "be combined with planned_seeds" if planned is None else f"end with planned_seeds={planned}"
+        most = max(*looks, 4)
         raise ConfigError(
             f"looks must be in ascending order and {end}, got [{listed}]; for example, use "
-            f"--planned-seeds {looks[-1]} --looks 3,{max(looks[-1], 4)}"
+            f"--planned-seeds {most} --looks 3,{most}"
         )
 
 

@@ -176,10 +176,12 @@ def _located(detail: Details, data: object) -> tuple[list[str], object]:
         # An error of a whole section's validator is located at the section's kind, which is not a key.
         is_last = index == len(location) - 1 and detail["type"] != "value_error"
         if isinstance(data, Mapping):
-            if part in data:
+            # A key may be named like its section's kind, which precedes it in the location: (alpha, alpha).
+            is_kind = part in map(data.get, DISCRIMINATORS) and location[:index][-1:] != (part,)
+            if part in data and not is_kind:
                 data = data[part]
                 path.append(str(part))
-            elif is_last and part not in [data.get(name) for name in DISCRIMINATORS]:
+            elif is_last and not is_kind:
                 data = _ABSENT
                 path.append(str(part))
         elif isinstance(data, list) and isinstance(part, int) and part < len(data):

@@ -5,6 +5,7 @@ This module needs neither Hydra nor the configuration of a run.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +36,7 @@ from atrium.method.method import SECTIONS, Method
 from atrium.method.regularizers import Regularizer
 
 _ANY_METHOD = "grpo"
-_COLON = re.compile(r"""(?P<quoted>'[^']*'|"[^"]*")|:(?=\S)""")
+_COLON = re.compile(r"""(?P<quoted>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|:(?=\S)""", re.DOTALL)
 MAX_NEW_TOKENS = "rollout.max_new_tokens"
 """The key of the maximum completion length, the only setting outside a method that methods refer to."""
 
@@ -70,12 +71,22 @@ def read_method(source: str, settings: Sequence[str] = (), *, max_new_tokens: in
         parent, _, last = key.rpartition(".")
         del mapping_at(data, parent)[last]  # type: ignore[attr-defined]
     for key, value in typed.items():
-        put(data, key, value)
+        put_typed(data, key, value)
     for key, value in flattened(data).items():
         if value == f"${{{MAX_NEW_TOKENS}}}":
             put(data, key, _max_new_tokens(source, key, max_new_tokens))
     sections = validate(_Sections, data)
     return Method(sections.algorithm, sections.divergence, sections.regularizer)
+
+
+def put_typed(data: dict[str, Any], key: str, value: object) -> None:
+    """Set the value at a dotted key; raise `ConfigError` if a part of the key is not a section."""
+    try:
+        put(data, key, value)
+    except (AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"{key}={shown(value)}: unknown key, since it goes through a value; remove the override"
+        ) from error
 
 
 def resolve_preset(source: str) -> Preset:
@@ -157,10 +168,18 @@ def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
 
 
 def _spaced(text: str) -> str:
-    """Insert a space after each colon in a list or mapping, because YAML reads `{kind:clip}` as one key."""
-    if not text.startswith(("{", "[")):
+    """Return a value in Hydra's grammar as YAML: quoted texts are escaped, and colons followed by a space.
+
+    YAML would read `{kind:clip}` as one key.
+    """
+    if not text.startswith(("{", "[", '"', "'")):
         return text
-    return _COLON.sub(lambda found: found["quoted"] or ": ", text)
+    return _COLON.sub(lambda found: _yaml_quoted(found["quoted"]) if found["quoted"] else ": ", text)
+
+
+def _yaml_quoted(text: str) -> str:
+    plain = re.sub(rf"\\*{text[0]}", lambda found: found[0][len(found[0]) // 2 :], text[1:])
+    return json.dumps(plain[:-1], ensure_ascii=False)
 
 
 def _max_new_tokens(source: str, key: str, given: int | None) -> float:

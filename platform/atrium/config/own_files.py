@@ -24,7 +24,9 @@ _OF_RUN = {"algorithm": ("label",)}
 _OVERRIDE = re.compile(r"override\s+/(\w+)(@_global_\.\1)?")
 _PARENT = re.compile(r"[\w/-]+")
 _FOLDER = ("./", "../", "/", "~/")
-_PLAIN_TEXT = re.compile(r"[A-Za-z_][\w./-]*")
+# Words that Hydra reads as another type are quoted.
+_PLAIN_TEXT = re.compile(r"(?!(?i:null|nan|inf|true|false)\Z)[A-Za-z_][\w./-]*")
+_ESCAPED = re.compile(r'(\\*)("|\Z)')
 
 
 def expand_files(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -65,6 +67,8 @@ def _nested_text(value: object) -> str:
         return f"{{{', '.join(f'{key}: {_nested_text(one)}' for key, one in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_nested_text, value))}]"
+    if isinstance(value, str):  # Hydra removes only backslashes before a quote; JSON escapes more
+        return '"' + _ESCAPED.sub(lambda found: found[1] * 2 + (found[2] and '\\"'), value) + '"'
     return repr(value) if isinstance(value, float) else json.dumps(value)
 
 

@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 
 from atrium.base.errors import ConfigError
 from atrium.base.nested import put, setting
 from atrium.config.compose import check_overrides, compose, leaves_engine_open, validated
 from atrium.config.machine import AUTO_KEYS
+from atrium.config.method_files import put_typed
 from atrium.config.nearest import shown
+from atrium.config.presets import read_settings
 from atrium.config.schema import BranchConfig, RunConfig
 from atrium.engines.declaration import PLACE_SETTINGS
 from atrium.train.settings import OptimizerSettings, learning_rate_at
@@ -71,9 +73,12 @@ def branched(stored: RunConfig, folder: Path, branch: BranchConfig, overrides: S
                 f"{shown(override.input_line)} cannot be used when a run starts from a step of another "
                 f"run; only these settings can be changed: {', '.join(BRANCH_MAY_CHANGE)}"
             )
-        is_group = isinstance(data.get(key), dict)
-        value = compose([override.input_line]).model_dump(mode="json")[key] if is_group else override.value()
-        put(data, key, value)
+        value = override.value()
+        if key == "evaluation":  # its files leave settings to the recipe of the model
+            value = {**data[key], **(read_settings(key, str(value)) if value else {})}
+        elif isinstance(data.get(key), dict):
+            value = compose([override.input_line]).model_dump(mode="json")[key]
+        put_typed(data, key, value)
     return validated({**data, "branch": branch.model_dump(), "resume": str(folder)})
 
 
@@ -85,14 +90,18 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
     the remaining steps use the learning-rate schedule for the new number of steps.
     """
     parsed = check_overrides(overrides)
-    given = compose(overrides) if overrides else stored
     data = stored.model_dump(mode="json")
+    if all(_is_plain_change(override) for override in parsed):
+        for override in parsed:
+            put_typed(data, override.key_or_group, override.value())
+        return validated({**data, "resume": str(folder), "runs_dir": str(folder.parents[1])})
+    given = compose(overrides)
     wanted = given.model_dump(mode="json")
     # The run keeps the values that it found for `auto` at its start.
     for key in ("micro_batch_tokens", "recompute_activations", "packing"):
         if wanted["compute"][key] == "auto":
             wanted["compute"][key] = data["compute"][key]
-    if overrides and leaves_engine_open(overrides):
+    if leaves_engine_open(overrides):
         wanted["rollout"] |= {key: data["rollout"][key] for key in _SPLIT if key in data["rollout"]}
     if wanted["model"]["date"] is None:  # the day of the run's start was recorded
         wanted["model"]["date"] = data["model"]["date"]
@@ -120,6 +129,17 @@ def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
         f"{before.num_steps}: the learning rate is {gets:.3g} in step {step + 1}, after {had:.3g} in step "
         f"{step}"
     )
+
+
+def _is_plain_change(override: Override) -> bool:
+    """Return whether an override sets a setting in `MAY_CHANGE` to a value without interpolations.
+
+    Such a value is checked with the stored settings. Other overrides must be composed, which fills in the
+    settings that they leave out with those of the default run.
+    """
+    is_set = override.type in (OverrideType.CHANGE, OverrideType.FORCE_ADD)
+    is_plain = is_set and "${" not in (override.input_line or "")
+    return is_plain and _changeable(override.key_or_group) == [override.key_or_group]
 
 
 def _changeable(key: str) -> list[str]:

@@ -98,7 +98,7 @@ class TrackingConfig(Section):
     rollouts_every_num_steps: Count | None = 10
     """Number of steps between records of rollouts with their tokens; null for none."""
     rollouts_max_mb: Count = 256
-    """Size in megabytes after which no more rollouts are recorded."""
+    """Maximum size of all recorded rollouts in megabytes. Above it, evenly spaced steps are kept."""
     system_metrics: bool = True
     """Whether to record CPU, memory, disk, GPUs and the engine's queue every ten seconds."""
     figures: bool = True

@@ -155,9 +155,10 @@ def _draw_error(rng: random.Random, *, lowest: int) -> int:
 
 
 def _terms(question: str) -> list[str]:
-    if not _QUESTION.fullmatch(question):
+    terms = _TERM.findall(question)
+    if not _QUESTION.fullmatch(question) or min(accumulate(map(int, terms))) < 0:
         raise ValueError(f"expected a question of the chain task, got {question!r}")
-    return _TERM.findall(question)
+    return terms
 
 
 def _partial_results(question: str) -> tuple[int, ...]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime
 from functools import cache
 from types import FrameType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from atrium.base.errors import ConfigError
 from atrium.base.section import CountOrZero
@@ -102,27 +102,6 @@ def options_of(tokenizer: ChatTokenizer) -> list[str]:
         environment = chat_template_utils._compile_jinja_template(text).environment
         found |= meta.find_undeclared_variables(environment.parse(text))
     return sorted(name for name in found - _FILLED_IN if not name.endswith("_token"))
-
-
-@contextmanager
-def moved_clock() -> Iterator[None]:
-    """Shift the clock of transformers' chat templates by 401 days and 7 hours within the `with` block.
-
-    The clock that `conversation_tokens` gives to a template is not shifted.
-    """
-    from transformers.utils import chat_template_utils
-
-    class Moved(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> Self:
-            return super().now(tz) + timedelta(days=401, hours=7)
-
-    before = chat_template_utils.datetime
-    chat_template_utils.datetime = Moved
-    try:
-        yield
-    finally:
-        chat_template_utils.datetime = before
 
 
 def _clock(fixed: datetime | None) -> Callable[[str], str]:

@@ -146,7 +146,7 @@ def _plain_answer(text: str, read_box: BoxReader, at: str = "") -> str:
 
 
 def _number_text(value: int | float) -> str:
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise UnreadableValueError("the answer is not a finite number")
     return str(int(value)) if value == int(value) else repr(value)
 

@@ -52,7 +52,7 @@ def value_text(value: float | None, unit: Unit = "", *, is_signed: bool = False)
     if value is None or math.isnan(value):
         return DASH
     text = "∞" if math.isinf(value) else _magnitude(abs(value), unit)
-    if not text.strip("0."):
+    if not text.strip("0. sB"):
         return text
     return (MINUS if value < 0 else "+" if is_signed else "") + text
 
@@ -104,7 +104,7 @@ def number(value: float | None) -> str:
     if value is None or math.isnan(value):
         return "–"
     if value == 0 or 0.001 <= abs(value) < 100_000:
-        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return f"{value:.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
     return f"{value:.2e}"
 
 
@@ -132,7 +132,7 @@ def size(num_bytes: float) -> str:
         if num_bytes < 999.5:
             return f"{num_bytes:.3g} {unit}"
         num_bytes /= 1000
-    return f"{num_bytes:.3g} TB"
+    return f"{number(num_bytes)} TB"
 
 
 def counted(num: int | str | None, noun: str) -> str:

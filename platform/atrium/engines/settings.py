@@ -270,14 +270,15 @@ class VllmSettings(EngineSettings):
                     f"tokens, got {self.kv_cache_mb}; raise it, or lower rollout.context_length"
                 )
         elif device_bytes is not None:
-            weights = self._weights_bytes(shape, dtype)
-            budget = self.gpu_memory_fraction * device_bytes
+            weights, budget = self._weights_bytes(shape, dtype), self.gpu_memory_fraction * device_bytes
             if weights + longest > budget:
+                percent = (weights + longest) * 100 // device_bytes + 1
+                advice = f"raise it to {percent / 100:.2f}" if percent < 100 else "choose a smaller model"
+                advice += ", or lower rollout.context_length" if weights < budget else ""
                 raise ConfigError(
                     f"rollout.gpu_memory_fraction={self.gpu_memory_fraction:g} gives vLLM "
                     f"{budget / _GB:.1f} GB, but the weights in {dtype} need {weights / _GB:.1f} GB and "
-                    f"one completion of {length} tokens {longest / _GB:.1f} GB; raise it to "
-                    f"{min(1.0, (weights + longest) / device_bytes):.2f}, or lower rollout.context_length"
+                    f"one completion of {length} tokens {longest / _GB:.1f} GB; {advice}"
                 )
 
     def longest(self, allowed: int) -> int:

@@ -58,7 +58,7 @@ def read_stored(paths: Sequence[Path], problems: Sequence[Problem]) -> list[Stor
     by_question = {problem.question.strip(): problem for problem in problems}
     found = []
     for path in paths:
-        for row_number, row in enumerate(_rows(path)):
+        for row_number, row in enumerate(_rows(path), start=1):
             where = f"row {row_number} of {path}"
             problem = _matched(where, row, by_id, by_question)
             found.append(_completion(where, row, problem))
@@ -187,6 +187,8 @@ def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredC
     if reward is not None and not np.isfinite(reward):
         raise DataError(f"{where} has the reward {reward}, expected a finite number")
     ids, logprobs, own = row.get("token_ids"), row.get("logprobs"), row.get("own")
+    if ids is not None and None in ids:
+        raise DataError(f"{where}: token_ids must be whole numbers, got null; correct the column token_ids")
     if own is not None and (ids is None or len(own) != len(ids) or not any(own)):
         raise DataError(
             f"{where}: own must have one value for each entry of token_ids, and at least one value must be "

@@ -321,7 +321,7 @@ class _Reader:
 
 
 def _end(tokens: Tokens) -> Tokens:
-    return tokens[1:] if tokens[:1] == ("+",) else tokens
+    return tokens[1:] or tokens if tokens[:1] == ("+",) else tokens
 
 
 def _joined(kind: str, parts: list[Node | None]) -> Node | None:
@@ -354,7 +354,7 @@ def _around(shift: Tokens, order: str, end: Tokens) -> Node:
 
 def _is_name(tokens: Tokens) -> bool:
     is_letter = bool(tokens) and ((len(tokens[0]) == 1 and tokens[0].isalpha()) or tokens[0] in GREEK)
-    is_bare = len(tokens) == 1 or (tokens[1:3] == ("_", "{") and tokens.index("}") == len(tokens) - 1)
+    is_bare = len(tokens) == 1 or (tokens[1:3] == ("_", "{") and tokens.count("}") == 1 and tokens[-1] == "}")
     if tokens[1:2] == ("(",) and tokens[3:] == (")",):  # a function value, such as `f(x)`
         is_bare = tokens[2].isalpha()
     return is_letter and is_bare and tokens[0] not in ("e", "i")

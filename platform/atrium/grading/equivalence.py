@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 
 from atrium.grading.arithmetic import evaluate
@@ -376,7 +377,7 @@ def _compare_values(wanted: Tokens, given: Tokens, *, tolerance: Tolerance = EXA
         percent, bare = (a, b) if wanted_percent else (b, a)
         if rationally_equal(replace(percent, number=percent.number / 100), bare):
             return True
-        return rationally_equal(percent, bare) and abs(complex(bare.number)) > 1
+        return rationally_equal(percent, bare) and isinstance(bare.number, Fraction) and abs(bare.number) > 1
     is_equal = rationally_equal(a, b)
     if tolerance and not is_equal:
         is_equal = close(a, b, tolerance)

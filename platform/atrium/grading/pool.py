@@ -24,7 +24,7 @@ from atrium.grading.extraction import answer_text
 from atrium.grading.grader import ENDLESS_THOUGHT
 from atrium.grading.normalization import MAX_ANSWER_CHARS
 from atrium.grading.supervisor import Defect, Failure, Outcome, Reply, Supervisor
-from atrium.grading.verifiers import PlacedVerifier, Verifier, place_of
+from atrium.grading.verifiers import PlacedVerifier, Verifier, extracted, place_of
 
 _MAX_KNOWN = 16_384
 
@@ -73,16 +73,17 @@ class GraderPool:
         """Start grading a completion. The future yields a verdict, or raises `GraderError` if grading fails.
 
         `judged_by` contains the metadata and the verifier values of the problem. Raises `DataError` for a
-        value that the verifier cannot use. Blocks only while 10,000 jobs are queued for the workers. After
-        `close`, answers that need a worker get the verdict `crashed`.
+        value that the verifier cannot use, and `GraderError` if a `PlacedVerifier` extracts something other
+        than text. Blocks only while 10,000 jobs are queued for the workers. After `close`, answers that need
+        a worker get the verdict `crashed`.
         """
         visible = answer_text(text, thinking=self._thinking)
         if visible is None:
             return _done(_UNFINISHED)
         verifier = self.verifier.of_problem(judged_by)
         if self._placed is not None:
-            answer = self._placed.extract(visible)
-            return _done(_NO_ANSWER) if answer is None else self._compare(verifier, gold, answer)
+            answer = _found(self._placed, visible)
+            return _done(answer) if isinstance(answer, Verdict) else self._compare(verifier, gold, answer)
         future: Future[Verdict] = Future()
         job = {"text": visible, "gold": gold}
         self._send(verifier, job, lambda outcome: _end([future], outcome, None))
@@ -99,14 +100,19 @@ class GraderPool:
     def settle(
         self, text: str, gold: str, judged_by: Mapping[str, Any] = MappingProxyType({})
     ) -> Verdict | None:
-        """Return the verdict on a completion, or None if only a worker process can decide."""
+        """Return the verdict on a completion, or None if only a worker process can decide.
+
+        Raises the errors that `submit` raises.
+        """
         visible = answer_text(text, thinking=self._thinking)
         if visible is None:
             return _UNFINISHED
         if self._placed is None:
             return None
-        answer = self._placed.extract(visible)
-        return _NO_ANSWER if answer is None else _settled(self.verifier.of_problem(judged_by), gold, answer)
+        answer = _found(self._placed, visible)
+        if isinstance(answer, Verdict):
+            return answer
+        return _settled(self.verifier.of_problem(judged_by), gold, answer)
 
     def grade(self, text: str, gold: str) -> Verdict:
         """Grade the completion `text` against the reference answer `gold`, and wait for the verdict."""
@@ -152,7 +158,7 @@ class GraderPool:
     def _finish(self, key: _Key, outcome: Outcome) -> None:
         with self._lock:
             futures = self._waiting.pop(key)
-            if isinstance(outcome, Reply) and "is_equal" in outcome.message:
+            if isinstance(outcome, Reply) and outcome.message.keys() >= {"is_equal", "reason", "score"}:
                 self._known[key] = _finding(outcome.message)
                 if len(self._known) > _MAX_KNOWN:
                     self._known.popitem(last=False)
@@ -183,35 +189,54 @@ def _origin(verifier: Verifier) -> dict[str, object]:
     }
 
 
+def _found(verifier: Verifier, text: str) -> str | Verdict:
+    """Return the answer in a text, or the verdict if there is none or if its extraction fails."""
+    try:
+        answer = extracted(verifier, text)
+    except GraderError:
+        raise
+    except Exception as error:  # as in a worker, it counts as a crash
+        return _crashed(f"the comparison failed: {place_of(error, verifier)}", None)
+    return _NO_ANSWER if answer is None else answer
+
+
 def _settled(verifier: Verifier, gold: str, answer: str) -> Verdict | None:
     """Return the verdict of a comparison in this process, or None if a worker is needed."""
     if not isinstance(verifier, PlacedVerifier):
         return None
     try:
         finding = verifier.settle(gold, answer)
+        return None if finding is None else _verdict(finding, answer)
     except Exception as error:
         # A bug triggered by one answer in millions must not end the run; the verdict counts as a crash.
         return _crashed(f"the comparison failed: {place_of(error, verifier)}", answer)
-    return None if finding is None else _verdict(finding, answer)
 
 
 def _end(futures: Iterable[Future[Verdict]], outcome: Outcome, answer: str | None) -> None:
+    try:
+        result = _result(outcome, answer)
+    except Exception as error:  # without it, the caller would wait forever
+        result = GraderError(f"the grader cannot continue: {type(error).__name__}: {error}")
+    for future in futures:
+        if not future.set_running_or_notify_cancel():
+            continue
+        if isinstance(result, Verdict):
+            future.set_result(result)
+        else:
+            future.set_exception(result)
+
+
+def _result(outcome: Outcome, answer: str | None) -> Verdict | GraderError:
+    if isinstance(outcome, Reply) and "defect" in outcome.message:
+        outcome = Defect(outcome.message["defect"])
     if isinstance(outcome, Defect):
-        for future in futures:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(GraderError(f"the grader cannot continue: {outcome.reason}"))
-        return
+        return GraderError(f"the grader cannot continue: {outcome.reason}")
     if isinstance(outcome, Failure):
         kind = VerdictKind.TIMED_OUT if outcome.is_timeout else VerdictKind.CRASHED
-        verdict = Verdict(kind=kind, reason=outcome.reason, extracted=_shortened(answer))
-    elif "is_equal" not in outcome.message:
-        verdict = _NO_ANSWER
-    else:
-        finding = _finding(outcome.message)
-        verdict = _verdict(finding, outcome.message["extracted"])
-    for future in futures:
-        if future.set_running_or_notify_cancel():
-            future.set_result(verdict)
+        return Verdict(kind=kind, reason=outcome.reason, extracted=_shortened(answer))
+    if "is_equal" not in outcome.message:
+        return _NO_ANSWER
+    return _verdict(_finding(outcome.message), outcome.message["extracted"])
 
 
 def _finding(message: Mapping[str, Any]) -> Finding:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from atrium.grading.arithmetic import GREEK
+from atrium.grading.arithmetic import GREEK, evaluate
 from atrium.grading.domains import domain, same_domain
 from atrium.grading.notation import RELATIONS, word_set
 from atrium.grading.tokens import (
@@ -26,6 +26,7 @@ from atrium.grading.tokens import (
     split,
     substituted,
 )
+from atrium.grading.values import is_infinite
 
 _SEPARATORS = frozenset((",", ";", r"\land"))
 _DOTS = frozenset((r"\ldots", r"\dots", r"\cdots", "..."))
@@ -97,7 +98,7 @@ def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
         is_relation = not all(c.is_family and value[0] not in c.names for c in conditions)
     if not value or conditions is None or is_relation:
         return tokens, ()
-    behind_label = split(value, frozenset(("=",)))
+    behind_label = split(value, frozenset(("=",))) or ((),)
     named = _letters(behind_label[-1]) if "(" not in behind_label[0] else letters
     if not is_quantified and not all(condition.names <= named for condition in conditions):
         return tokens, ()
@@ -161,7 +162,7 @@ def is_one_of_family(conditions: tuple[Condition, ...], family: Tokens, single: 
     `conditions` are the conditions of the answer `family`. A label before the value of `single` is ignored.
     """
     letters = {name for condition in conditions if condition.is_family for name in condition.names}
-    return bool(letters & _letters(family)) and not _letters(split(single, frozenset(("=",)))[-1])
+    return bool(letters & _letters(family)) and not _letters((split(single, frozenset(("=",))) or ((),))[-1])
 
 
 def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Condition, ...]) -> bool:
@@ -183,7 +184,7 @@ def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Cond
 def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: Leaf) -> bool | None:
     """Return whether `a + bk` and `c + dm` give the same set over all integers, or None if undecided.
 
-    Starting points `a` and `c` that are more than 12 steps apart count as different.
+    If the number of steps between `a` and `c` has no value, more than 12 steps count as different.
     """
     first, second = (
         [substituted(tokens, letter, (number,)) for number in "012"]
@@ -197,8 +198,13 @@ def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: L
     if not (leaf(steps[0], steps[1]) or leaf(("-", "(", *steps[0], ")"), steps[1])):
         return None
     shift = ("(", *second[0], ")", "-", "(", *first[0], ")")
-    counts = [*(("-", str(count)) for count in range(12, 0, -1)), *((str(count),) for count in range(13))]
-    return any(leaf(shift, (*count, r"\cdot", "(", *steps[0], ")")) for count in counts)
+    ratio = evaluate((r"\frac", "{", *shift, "}", "{", *steps[0], "}"))
+    if ratio is None or isinstance(ratio.number, complex) or is_infinite(ratio.number):
+        counts = range(-12, 13)
+    else:
+        counts = range(round(ratio.number), round(ratio.number) + 1)
+    factors = [("-", str(-count)) if count < 0 else (str(count),) for count in counts]
+    return any(leaf(shift, (*factor, r"\cdot", "(", *steps[0], ")")) for factor in factors)
 
 
 def _of_builder(inner: Tokens) -> tuple[Tokens, tuple[Condition, ...]] | None:

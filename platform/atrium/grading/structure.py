@@ -14,7 +14,7 @@ from atrium.grading.arithmetic import evaluate
 from atrium.grading.normalization import Form
 from atrium.grading.notation import CONJUNCTIONS
 from atrium.grading.tokens import Tokens, enclosed, is_text, split
-from atrium.grading.values import Value, differ, is_integer
+from atrium.grading.values import Tolerance, Value, close, differ, is_integer
 
 _EQUALITIES = frozenset(("=", r"\equiv", r"\simeq", r"\cong", r"\sim"))
 _APPROXIMATIONS = frozenset((r"\approx",))
@@ -120,7 +120,7 @@ def without_labels(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
 def objection(wanted: Form, given: Form) -> str | None:
     """Return the reason to reject an answer before its value is compared, or None."""
     if given.has_stray_digits and not wanted.has_stray_digits:
-        return "the words in it hold numbers of their own"
+        return "the words in it contain further numbers"
     if given.has_change and not wanted.has_change:
         return "the words in it deny something, or change the value"
     if " " in given.tokens and " " not in wanted.tokens and not _is_mixed_number(given.tokens):
@@ -207,5 +207,4 @@ def _may_be_rounded(first: Value, second: Value, numeral: Tokens) -> bool:
     places = [len(token.partition(".")[2]) for token in numeral if token[0] in ".0123456789"]
     is_numeral = len(places) == 1 and len(numeral) <= 2 and places[0] > 0
     rounding = 1.01 * 0.1 ** places[0] if is_numeral else 0.5
-    a, b = complex(first.number), complex(second.number)
-    return abs(a - b) <= max(rounding, 0.01 * max(abs(a), abs(b)))
+    return bool(close(first, second, Tolerance(0.01, rounding)))

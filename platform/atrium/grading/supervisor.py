@@ -142,6 +142,8 @@ class Supervisor:
         try:
             self._threads.submit(self._run, line, on_done, has_room)
         except RuntimeError:  # `close` has ended the threads
+            if has_room:
+                self._room.release()
             on_done(self._closed())
 
     def close(self) -> None:

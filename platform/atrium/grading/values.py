@@ -7,6 +7,7 @@ by more than any rounding error. `arithmetic` computes the values of answers.
 from __future__ import annotations
 
 import cmath
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -84,9 +85,15 @@ EXACT = Tolerance()
 
 def close(first: Value, second: Value, tolerance: Tolerance) -> bool | None:
     """Return whether two constants agree within a tolerance, or None if either has letters or is infinite."""
-    if first.names or second.names or is_infinite(first.number) or is_infinite(second.number):
+    a, b = first.number, second.number
+    if first.names or second.names:
         return None
-    a, b = complex(first.number), complex(second.number)
+    if is_infinite(a) or is_infinite(b):
+        if not (isinstance(a, Fraction) and isinstance(b, Fraction)):
+            return None
+        largest = Fraction(tolerance.relative) * max(abs(a), abs(b))
+        return abs(a - b) <= max(largest, Fraction(tolerance.absolute))
+    a, b = complex(a), complex(b)
     return abs(a - b) <= max(tolerance.relative * max(abs(a), abs(b)), tolerance.absolute)
 
 
@@ -96,8 +103,8 @@ def is_integer(number: Number) -> bool:
 
 
 def is_infinite(number: Number) -> bool:
-    """Return whether a number is infinite, since an intermediate value exceeded the range of floats."""
-    return not isinstance(number, Fraction) and cmath.isinf(number)
+    """Return whether a number, or an intermediate value, exceeds the range of floats."""
+    return abs(number) > sys.float_info.max if isinstance(number, Fraction) else cmath.isinf(number)
 
 
 def is_nan(number: object) -> bool:

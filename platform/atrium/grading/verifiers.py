@@ -17,6 +17,7 @@ must be imported before the configuration's classes.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import traceback
@@ -26,7 +27,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from atrium.base.errors import DataError
+from atrium.base.errors import DataError, GraderError
 from atrium.base.section import Choice, NonNegative, Parallel, Positive, Text, Wait
 from atrium.grading import equivalence
 from atrium.grading.arithmetic import evaluate
@@ -54,7 +55,7 @@ class Verifier(Choice, axis=True):
     timeout_s: Wait = 5.0
     """Timeout of one comparison in seconds; then the worker is killed and the verdict is `timed_out`."""
     memory_limit_mb: Annotated[int, Field(ge=256, le=10**9)] = 1024
-    """Maximum address space of one worker in units of 2**20 bytes; math-verify takes about 210."""
+    """Maximum address space of one worker in MiB; math-verify takes about 210."""
 
     @abstractmethod
     def extract(self, text: str) -> str | None:
@@ -225,8 +226,8 @@ class ExactVerifier(PlacedVerifier):
 class NumericVerifier(ExpressionVerifier):
     r"""A verifier that compares answers as numbers, within a relative tolerance.
 
-    Numbers may be written as `1/3`, `\frac{1}{3}`, `1.5\times 10^{-3}`, `1.5e-3`, `30\%`, or as any
-    expression that has a value; a unit after the number is ignored.
+    Numbers may be written as `1/3`, `\frac{1}{3}`, `1.5\times 10^{-3}`, `1.5e-3`, `1,500`, `30\%`, or as any
+    expression that has a value; a unit after the number is ignored. Infinity equals only itself.
     """
 
     kind: Literal["numeric"] = "numeric"
@@ -242,11 +243,11 @@ class NumericVerifier(ExpressionVerifier):
         if len(gold) > MAX_ANSWER_CHARS or len(answer) > MAX_ANSWER_CHARS:
             return Finding(False, "too long for a number")
         wanted, given = _number(gold), _number(answer)
-        return (
-            None
-            if wanted is None or given is None
-            else _close(wanted, given, Tolerance(relative=self.relative_tolerance))
-        )
+        if wanted is None or given is None:
+            return None
+        if wanted.number == given.number and all("inf" in text.lower() for text in (gold, answer)):
+            return Finding(True, "both infinite")
+        return _close(wanted, given, Tolerance(relative=self.relative_tolerance))
 
     def compare(self, gold: str, answer: str) -> Finding:
         """Compare two expressions by the values that math-verify finds for them."""
@@ -270,6 +271,16 @@ class MultipleChoiceVerifier(PlacedVerifier):
     def restate(self, gold: str) -> str:
         """Return the letters of the reference answer in brackets, set as text."""
         return rf"\text{{({', '.join(sorted(_letters(gold)))})}}"
+
+
+def extracted(verifier: Verifier, text: str) -> str | None:
+    """Return the answer that a verifier extracts. Raises `GraderError` if it is neither text nor None."""
+    answer: object = verifier.extract(text)
+    if answer is None or isinstance(answer, str):
+        return answer
+    raise GraderError(
+        f"{type(verifier).__name__}.extract must return text or None, got {answer!r}; correct the grader"
+    )
 
 
 def place_of(error: Exception, verifier: Verifier | None) -> str:
@@ -302,7 +313,7 @@ def _close(wanted: Value, given: Value, tolerance: Tolerance) -> Finding:
 
 
 def _number(text: str) -> Value | None:
-    bare = text.strip().replace(",", "")
+    bare = text.strip().replace(r"\infty", "inf")
     try:
         number = float(bare)
     except ValueError:
@@ -312,7 +323,8 @@ def _number(text: str) -> Value | None:
         if value is None or value.names:
             return None
         return Value(value.number / 100, value.scale, True, value.names) if percent else value
-    return Value(number, abs(number), True, frozenset())
+    # Python also reads `1_000`, which is no number in an answer.
+    return Value(math.nan if "_" in bare else number, abs(number), True, frozenset())
 
 
 def _letters(text: str) -> frozenset[str]:

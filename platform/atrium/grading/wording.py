@@ -128,14 +128,16 @@ def _without(tokens: Tokens) -> Tokens | None:
         return None
     if parts[1][0] in (r"\{", "(", "["):
         return tokens
-    points = [split(point, frozenset(("=",)))[-1] for point in split(parts[1], CONJUNCTIONS)]
-    listed = [token for point in points for token in (",", *point)][1:]
+    points = [split(point, frozenset(("=",))) for point in split(parts[1], CONJUNCTIONS)]
+    if not (points and all(points)):
+        return None
+    listed = [token for point in points for token in (",", *point[-1])][1:]
     return (*parts[0], r"\setminus", r"\{", *listed, r"\}")
 
 
 def _built(tokens: Tokens) -> Tokens | None:
     r"""Add the braces of a set builder, `\{x \mid x > 2\}` for `x \mid x > 2`; None for other tokens."""
-    head = split(tokens, frozenset((r"\mid",)))[0]
+    head = next(iter(split(tokens, frozenset((r"\mid",)))), ("",))
     is_named = len(head[0]) == 1 and head[0].isalpha() and (len(head) == 1 or head[1] == r"\in")
     return (r"\{", *tokens, r"\}") if is_named and not RELATIONS.isdisjoint(tokens) else None
 

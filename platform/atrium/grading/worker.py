@@ -32,6 +32,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atrium.base.errors import GraderError
+
 if TYPE_CHECKING:  # the caller's end imports this module, too
     from atrium.grading.verifiers import Verifier
 
@@ -124,11 +126,21 @@ def _limit_cpu(seconds: float) -> None:
 def _answer(job: dict[str, Any]) -> dict[str, Any]:
     verifier: Verifier | None = None
     try:
+        from atrium.grading.equivalence import Finding
+        from atrium.grading.verifiers import extracted
+
         verifier = _verifier(json.dumps(job["verifier"]))
-        answer = job["answer"] if "answer" in job else verifier.extract(job["text"])
+        answer = job["answer"] if "answer" in job else extracted(verifier, job["text"])
         if answer is None:
             return {}
-        finding = verifier.compare(job["gold"], answer)
+        found: object = verifier.compare(job["gold"], answer)
+        if not isinstance(found, Finding):
+            return {"failure": f"{type(verifier).__name__}.compare must return a Finding, got {found!r}"}
+        # Values of NumPy have no form in JSON.
+        score = None if found.score is None else float(found.score)
+        finding = Finding(bool(found.is_equal), str(found.reason), score)
+    except GraderError as error:
+        return {"defect": str(error)}
     except MemoryError:
         return {"failure": "out of memory"}
     except RecursionError:

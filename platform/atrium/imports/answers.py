@@ -53,10 +53,10 @@ class Stated:
     """Command-line options that supply or override the content of a source.
 
     `method`, `seed`, `benchmark` and `step` apply to all rows and replace columns that would be recognized by
-    their names. In a table, columns given in `columns` take precedence over them; steps that a trainer
-    recorded always do. `columns` contains the columns by role, such as `score` (`--map`). Scores of at least
-    `correct_at` count as correct. If `incomplete` is set, problems are cut to the smallest number of samples,
-    and truncated files are accepted.
+    their names. In a table, `columns` cannot contain them too; a trainer's recorded step must equal `step`.
+    `columns` contains the columns by role, such as `score` (`--map`). Scores of at least `correct_at` count
+    as correct. If `incomplete` is set, problems are cut to the smallest number of samples, and truncated
+    files are accepted.
     """
 
     method: str = ""

@@ -37,6 +37,7 @@ def read_lm_eval(path: Path, first: Row, stated: Stated) -> Source:
     task, date = _task_and_date(path)
     results_file = path.with_name(f"results_{date}.json")
     results = json_object(results_file) if date and results_file.is_file() else {}
+    means = mapping_at(results, "results").get(task)
     reader = _LmEval(
         task=task,
         method=stated.method or _lm_eval_model(results, path),
@@ -46,7 +47,7 @@ def read_lm_eval(path: Path, first: Row, stated: Stated) -> Source:
     )
     printed = {
         reader.benchmark(key.partition(",")[2]): float(value)
-        for key, value in mapping_at(results, "results").get(task, {}).items()
+        for key, value in (means.items() if isinstance(means, Mapping) else ())
         if key.partition(",")[0] == reader.metric and isinstance(value, int | float)
     }
     has_filters = reader.plain != "none"
@@ -267,11 +268,12 @@ def _of_problem(
     correct = [False] * num_samples
     if num_samples > 1 and stated.correct_at is None:
         total = float(score) * num_samples if isinstance(score, int | float) else float("nan")
-        if not abs(total - round(total)) < 1e-6:
+        num_correct = min(range(num_samples + 1), key=lambda number: abs(total - number))
+        if not abs(total - num_correct) < 1e-6:
             raise DataError(
                 f"{place}: the score {score} cannot be the mean of {num_samples} scores of 0 or 1; correct it"
             )
-        correct = [index < round(total) for index in range(num_samples)]
+        correct = [index < num_correct for index in range(num_samples)]
     else:
         correct = [correctness(score, stated, place)] * num_samples
     for index, is_correct in enumerate(correct):

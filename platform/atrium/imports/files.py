@@ -33,7 +33,7 @@ def read_errors(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text; convert the file to UTF-8") from error
     except (ValueError, RecursionError) as error:
-        said = str(error).splitlines()[0][:120]
+        said = (str(error) or type(error).__name__).splitlines()[0][:120]
         raise DataError(f"{path} is damaged ({said}); copy the file again, or export it again") from error
 
 
@@ -64,14 +64,12 @@ def json_object(path: Path) -> Mapping[str, object]:
 def files_of(source: Path) -> list[Path]:
     """Return the sorted files below a directory, or `[source]` if `source` is not a directory.
 
-    Files whose names begin with a dot, and files in linked directories, are left out.
+    Files and directories below it whose names begin with a dot, and linked directories, are left out.
     """
     if not source.is_dir():
         return [source]
-    found = [
-        Path(folder) / name
-        for folder, _, names in os.walk(source)
-        for name in names
-        if not name.startswith(".")
-    ]
+    found: list[Path] = []
+    for folder, folders, names in os.walk(source):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(folder) / name for name in names if not name.startswith(".")]
     return sorted(found, key=lambda path: (str(path.parent), path.stem.rjust(20, "0"), path.name))

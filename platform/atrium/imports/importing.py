@@ -282,8 +282,15 @@ def _planned_parts(
     spool: Spool, run: RunKey, sources: Sequence[Source], *, incomplete: bool
 ) -> tuple[PlannedPart, ...]:
     parts = []
+    names: dict[str, str] = {}
     for part in spool.parts.values():
         if part.run == run:
+            name = folder_name(part.benchmark, "benchmark")
+            if (other := names.setdefault(name, part.benchmark)) != part.benchmark:
+                raise DataError(
+                    f"the benchmarks {other} and {part.benchmark} of {run.method} would both be stored as "
+                    f"{name}; rename one of them"
+                )
             counts, num_samples = spool.num_correct(part, incomplete=incomplete)
             files = [sources[number] for number in spool.files[part]]
             printed = files[0].printed.get(part.benchmark) if len(files) == 1 else None
@@ -292,7 +299,7 @@ def _planned_parts(
             parts.append(
                 PlannedPart(
                     part=part,
-                    benchmark=folder_name(part.benchmark, "benchmark"),
+                    benchmark=name,
                     num_samples=num_samples,
                     num_correct_P=counts,
                     printed=printed,

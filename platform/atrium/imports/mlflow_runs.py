@@ -69,7 +69,10 @@ def is_mlflow_run(path: Path) -> bool:
 
 
 def read_mlflow_run(path: Path, stated: Stated) -> Source:
-    """Read the curves and parameters of the run in `mlruns` whose `meta.yaml` is at `path`."""
+    """Read the curves and parameters of the run in `mlruns` whose `meta.yaml` is at `path`.
+
+    A deleted run has no curves.
+    """
     folder = path.parent
     try:
         with read_errors(path):
@@ -77,6 +80,8 @@ def read_mlflow_run(path: Path, stated: Stated) -> Source:
     except yaml.YAMLError as error:
         raise DataError(f"{path} is not valid YAML; copy the directory {folder} again") from error
     about: Mapping[str, object] = found if isinstance(found, dict) else {}
+    if about.get("lifecycle_stage") == "deleted":
+        return Source(path=path, format="MLflow run", mapping=("the run was deleted, so it is left out",))
     steps: dict[int, dict[str, object]] = {}
     for name, text in _texts(folder / "metrics").items():
         for number, line in enumerate(text.splitlines(), start=1):

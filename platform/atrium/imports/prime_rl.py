@@ -17,7 +17,7 @@ from atrium.imports.answers import Answer, Source, Stated, correctness, whole_nu
 from atrium.imports.files import rows
 from atrium.imports.tables import conversation_text
 from atrium.imports.trackers import TrackedRun, curve_source
-from atrium.imports.trainers import stated_method
+from atrium.imports.trainers import recorded_step, stated_method
 from atrium.runs.layout import TRAINING
 
 _TRACES = "traces.jsonl"
@@ -78,7 +78,7 @@ def _answer(place: str, row: Row, method: str, reward: str, stated: Stated) -> A
         place=place,
         seed=stated.seed,
         benchmark=stated.benchmark or (TRAINING if is_training else name),
-        step=whole_number(step, "step", place) if step is not None else stated.step or 0,
+        step=recorded_step(step, stated, place) if step is not None else stated.step or 0,
         problem=str(task.get("key") or ("" if data.get("idx") is None else f"{name}/{data['idx']}")),
         question=conversation_text(data.get("prompt")),
         gold=str(data.get("answer") or ""),

@@ -96,10 +96,10 @@ def chosen_columns(
 ) -> dict[str, str]:
     """Return the column of each role that has one: the stated column, or else one with a known name.
 
-    Roles in `constants` have a fixed value and need no column. A column whose name fits `problem` but that
+    Roles in `constants` have a fixed value and no column. A column whose name fits `problem` but that
     contains a text becomes the column of `question`. Raises `ConfigError` for an unknown role, a stated
-    column that does not exist, and a role that several columns could have. An ambiguous role in `_OPTIONAL`
-    raises no error and has no column.
+    column that does not exist or has a role in `constants`, and a role that several columns could have. An
+    ambiguous role in `_OPTIONAL` raises no error and has no column.
     """
     names = _names(row)
     for role, column in stated.items():
@@ -107,6 +107,8 @@ def chosen_columns(
             raise ConfigError(f"--map {role}={column}: unknown role {role}; use one of {', '.join(roles)}")
         if column not in names:
             raise ConfigError(f"{path}: --map {role}={column}: unknown column; use one of {_listed(names)}")
+        if role in constants:
+            raise ConfigError(f"--map {role}={column} cannot be combined with --{role}; remove one of them")
     columns = dict(stated)
     for role in roles:
         if role in columns or role in constants:

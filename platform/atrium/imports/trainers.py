@@ -49,7 +49,7 @@ def read_trl_completions(path: Path, first: Row, stated: Stated) -> Source:
             place=place,
             seed=stated.seed,
             benchmark=stated.benchmark or TRAINING,
-            step=whole_number(row.get("step"), "step", place),
+            step=recorded_step(row.get("step"), stated, place),
             question=conversation_text(row.get("prompt")),
             text=conversation_text(row.get("completion")),
         )
@@ -117,7 +117,7 @@ def read_verl_dump(path: Path, first: Row, stated: Stated) -> Source:
             place=place,
             seed=stated.seed,
             benchmark=stated.benchmark or str(row.get("data_source") or "validation_dump"),
-            step=whole_number(row.get("step"), "step", place),
+            step=recorded_step(row.get("step"), stated, place),
             problem=str(row.get("uid") or ""),
             question=_asked(conversation_text(row.get("input"))),
             gold=str(row.get("gts") or ""),
@@ -166,6 +166,16 @@ def read_verl_log(path: Path, _first: Row, stated: Stated) -> Source:
         steps.setdefault(step, {}).update(data)
     run = TrackedRun(method=stated_method(path, stated), steps=steps)
     return curve_source(path, "verl file log", [run], stated)
+
+
+def recorded_step(value: object, stated: Stated, place: str) -> int:
+    """Return the step of a row; raise `ConfigError` if `--step` states another one."""
+    step = whole_number(value, "step", place)
+    if stated.step not in (None, step):
+        raise ConfigError(
+            f"{place}: --step {stated.step} cannot be used, since the file records step {step}; remove --step"
+        )
+    return step
 
 
 def stated_method(path: Path, stated: Stated) -> str:

@@ -19,7 +19,8 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 def check_rendezvous(rendezvous: str, *, allow_public: bool) -> None:
     """Raise `ConfigError` if `rendezvous` (host:port) has an invalid port or a public address.
 
-    With `allow_public`, public addresses are accepted.
+    An unspecified address (0.0.0.0 or ::) counts as public, since it means all addresses of the machine. With
+    `allow_public`, public addresses are accepted.
     """
     host, _, port = rendezvous.rpartition(":")
     if not 0 < int(port) < 65_536:
@@ -28,20 +29,22 @@ def check_rendezvous(rendezvous: str, *, allow_public: bool) -> None:
         )
     public = public_address(host)
     if public is not None and not allow_public:
+        is_all = ipaddress.ip_address(public).is_unspecified
+        what = "means all addresses of the machine" if is_all else "is a public address"
         raise ConfigError(
-            f"compute.rendezvous={rendezvous}: {public} is a public address, so anyone who can reach the "
-            "port can run code in the run; use an address of the nodes' own network, or set "
+            f"compute.rendezvous={rendezvous}: {public} {what}, so anyone who can reach the port can run "
+            "code in the run; use an address of the nodes' own network, or set "
             "compute.allow_public_rendezvous=true if a firewall protects the port"
         )
 
 
 def public_address(host: str) -> str | None:
-    """Return the first public address that a host name or address resolves to, or None if there is none.
+    """Return the first public or unspecified address that a host resolves to, or None if there is none.
 
     The result is also None if the name cannot be resolved.
     """
-    found = [address for _, address in _addresses(host) if ipaddress.ip_address(address).is_global]
-    return found[0] if found else None
+    found = (ipaddress.ip_address(address) for _, address in _addresses(host))
+    return next((str(one) for one in found if one.is_global or one.is_unspecified), None)
 
 
 def listen(host: str, port: int) -> socket.socket | None:

@@ -111,8 +111,9 @@ class Submission:
     def follow(self) -> int:
         """Log the states of the jobs until all have ended; return the highest exit code among them.
 
-        A job that ends without an exit code counts as 1. The exit code of a job whose process was ended by a
-        signal is negative. Raises `Interrupted` on Ctrl-C, after which the jobs continue.
+        A job that ends without an exit code counts as 1, and one whose process was ended by a signal as 128
+        plus the signal's number, as in a shell. Raises `Interrupted` on Ctrl-C, after which the jobs
+        continue.
         """
         said: dict[int, str] = {}
         codes: dict[int, int] = {}
@@ -150,7 +151,7 @@ class Submission:
             time.sleep(min(_SETTLE_S, _POLL_S))  # a network file system may show new files late
             code = _text(Path(task.exit_file)) or "1"
         if code:
-            codes[number] = int(code)
+            codes[number] = int(code) if int(code) >= 0 else 128 - int(code)
             cause = last_words(Path(job.paths.stdout)) or f"it printed nothing, and its state is {job.state}"
             words = "" if code == "0" else f" with exit code {code}: {cause}"
             self._log(f"job {job.job_id} ended{words}{f' (run {run})' if run else ''}")

@@ -201,17 +201,19 @@ def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
 def mend_status(folder: RunFolder, cause: AtriumError) -> None:
     """Record the cause of a failure in the run's status.
 
-    Rank 0 may have recorded nothing, or only a consequence of another rank's failure. If it recorded that the
-    run diverged or ran out of memory, this cause is kept; any other recorded cause is replaced. The status of
-    a finished, pruned or interrupted run is not changed.
+    Rank 0 may have recorded nothing, or only a consequence of another rank's failure. If it recorded the same
+    error, or that the run diverged or ran out of memory, its cause is kept; any other recorded cause is
+    replaced. The status of a finished, pruned or interrupted run is not changed.
     """
     recorded = known_status(folder.status_file)
     if recorded.state in (RunState.FINISHED, RunState.PRUNED, RunState.INTERRUPTED):
         return
     state, error, word = end_by(cause)
     # Rank 0 knows whether the run diverged or ran out of memory; other ranks report only consequences.
-    known = recorded.cause if recorded.cause in (DIVERGED, MemoryExhaustedError.cause) else None
-    StatusWriter(folder.status_file).end(state, error, known or word)
+    # The same error, read from a rank's log, does not tell its cause.
+    is_same = recorded.error is not None and error.endswith(recorded.error)
+    is_known = is_same or recorded.cause in (DIVERGED, MemoryExhaustedError.cause)
+    StatusWriter(folder.status_file).end(state, error, (recorded.cause if is_known else None) or word)
 
 
 def _is_of_others(failure: RankFailure) -> bool:

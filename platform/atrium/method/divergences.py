@@ -223,7 +223,7 @@ class ExplicitWindow(Divergence):
     kind: Literal["window"] = "window"
     lower: Annotated[float, Field(ge=0.0, le=1.0)]
     """Lower bound l: smaller ratios are infeasible."""
-    upper: Annotated[float, Field(ge=1.0, le=1e6)]
+    upper: Annotated[float, Field(ge=1.0, le=windows.MAX_UPPER)]
     """Upper bound u: larger ratios are infeasible."""
 
     def window(self) -> Window:

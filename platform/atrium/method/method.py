@@ -16,6 +16,7 @@ from atrium.method.divergences import Divergence, ExplicitWindow
 from atrium.method.needs import NOTHING, Anchor, Needs, Use
 from atrium.method.regularizers import Regularizer
 from atrium.method.surrogates import Reinforce, SignedWeightClip, WeightClip
+from atrium.method.token_weights import TokenWeight
 from atrium.method.words import describe
 
 SECTIONS = ("algorithm", "divergence", "regularizer")
@@ -125,7 +126,8 @@ class Method:
     def anchors(self) -> frozenset[Anchor]:
         """The anchors named by ratios, corrections, token weight and KL penalties, except `reference`.
 
-        Importance weights in KL penalties, which are relative to the behavior policy, do not add it.
+        A token weight without its own `weigh`, such as `top_entropy`, has no anchor. Importance weights in KL
+        penalties, which are relative to the behavior policy, do not add it.
         """
         chosen = self.algorithm
         found: list[Anchor] = [
@@ -133,7 +135,7 @@ class Method:
         ]
         for step in chosen.correction.steps:
             found += [policy for policy in step.compares or () if policy != "current"]
-        if chosen.token_weight.kind != "all":
+        if type(chosen.token_weight).weigh is not TokenWeight.weigh:  # the default ignores log-ratios
             found.append(chosen.token_weight.anchor)
         found += [kl.anchor for kl in self.regularizer.penalties if kl.anchor != "reference"]
         return frozenset(found)

@@ -29,7 +29,7 @@ class Totals:
     """The denominators of means: the numbers of tokens, rows and groups in one update.
 
     Rows without tokens, and groups that have only such rows, are not counted. Other trainers may provide
-    their own totals.
+    their own totals, in which `tokens` may also be a denominator [B] for each row.
 
     Examples
     --------

@@ -21,6 +21,8 @@ from atrium.base.errors import MissingDependencyError
 LogRatioFunction = Callable[[float], float]
 _SERIES_BELOW = 1e-2
 _LOG_RATIO_BRACKET = 700.0  # exp(700) is near the largest number of float64
+MAX_UPPER = 1e6
+"""Maximum upper bound of a window that is given by its bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,10 @@ class RatioDivergence:
     def window(self, delta: float) -> Window:
         """Return all ratios with D(w) <= delta, to a relative error of 1e-12 in both bounds.
 
-        The error of an alpha-divergence is larger if its parameter differs from 1 by less than about 1e-5.
         Raises `ValueError` for a budget that is negative or not finite.
         """
-        if not delta >= 0.0 or math.isinf(delta):
-            raise ValueError(f"a budget must be at least 0, got {delta}")
+        if not 0.0 <= delta < math.inf:
+            raise ValueError(f"a budget must be at least 0 and finite, got {delta}")
         if delta == 0.0:
             return Window(1.0, 1.0 if self.binds_above else math.inf)
         lower = 0.0 if delta >= self.limit_at_zero else math.exp(self._solve(delta, sign=-1.0))
@@ -160,6 +161,8 @@ def alpha_divergence(alpha: float) -> RatioDivergence:
         return RatioDivergence(_reversed_kl_remainder, limit_at_zero=1.0, curvature=1.0)
 
     def of_log_ratio(x: float) -> float:
+        if abs(rest := alpha - 1.0) < 0.1:  # near the limit at a = 1, the difference below cancels
+            return (_reversed_kl_remainder(x) + math.exp(x) * _exponential_remainder(rest * x) / rest) / alpha
         # expm1(a x) - a expm1(x) = remainder(a x) - a remainder(x): the linear terms cancel exactly.
         remainder = _exponential_remainder(alpha * x) - alpha * _exponential_remainder(x)
         return remainder / (alpha * (alpha - 1.0))
@@ -210,15 +213,15 @@ def divergence(kind: str, *, alpha: float = 0.0) -> RatioDivergence:
 def budget_for_upper(kind: str, upper: float) -> float:
     """Return the budget whose window has this upper bound, such as 0.03314 for `kl3` and 1.28.
 
-    Raises `ValueError` for `k1_signed`, which has no upper bound, and for a bound below 1.
+    Raises `ValueError` for `k1_signed`, which has no upper bound, and for a bound outside [1, 1e6].
     """
     chosen = divergence(kind)
     if not chosen.binds_above:
         raise ValueError(
             f"{kind} does not limit the ratio from above, so no budget gives the upper bound {upper}"
         )
-    if not upper >= 1.0:
-        raise ValueError(f"upper must be at least 1, got {upper}")
+    if not 1.0 <= upper <= MAX_UPPER:
+        raise ValueError(f"upper must be at least 1 and at most {MAX_UPPER:g}, got {upper}")
     return chosen.value(upper)
 
 

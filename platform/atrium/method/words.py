@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from atrium.base.section import Choice
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
+from atrium.method.minibatch_windows import BalancedWindow
 from atrium.method.needs import Anchor
 from atrium.method.regularizers import EntropyBonus, KLPenalty, Regularizer
 from atrium.method.windows import Window
@@ -52,7 +53,10 @@ def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regulari
 
 
 def window_text(divergence: Divergence) -> str:
-    """Return a text for the window that all tokens share, or `by minibatch`, `by token` or `none`."""
+    """Return a text for the window that all tokens share, or `by minibatch`, `by token` or `none`.
+
+    For BAPO, the text has the first and the last window of the search.
+    """
     window = divergence.window()
     if window is None:
         if divergence.has_window and divergence.needs.prepare_pass:
@@ -60,8 +64,9 @@ def window_text(divergence: Divergence) -> str:
         return "by token" if divergence.has_token_windows else "none"
     if window.is_unbounded:
         return "(0, ∞)"
-    text = interval(window)
-    return f"{text} or wider" if divergence.kind == "balanced_window" else text
+    if isinstance(divergence, BalancedWindow):
+        return f"{interval(window)} to {interval(Window(*divergence.candidates[-1]))}"
+    return interval(window)
 
 
 def interval(window: Window, digits: int = 4) -> str:

@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from atrium.models.blocks import decoder_of
 from atrium.models.context import Context
+from atrium.models.settings import TOKENS
 from atrium.models.shape import ModelShape
 from atrium.models.sources import buildable, locate, quiet, readable
 
@@ -24,14 +25,16 @@ def hub_shape(source: str, revision: str | None = None) -> ModelShape:
 
 
 def random_shape(architecture: Mapping[str, Any]) -> ModelShape:
-    """Return the shape of the model with the given architecture, which must include `vocab_size`.
+    """Return the shape of the model with the given architecture and random weights.
 
-    If `vocab_size` is missing, the shape has the default of the model type, whereas `build_random_policy`
-    uses the size of its tokenizer. Raises `ConfigError` if `model_type` is missing, or if transformers does
-    not know or cannot build the architecture.
+    If `vocab_size` is missing, it is that of the built-in tokenizer, as in `build_random_policy`. Raises
+    `ConfigError` if `model_type` is missing, or if transformers does not know or cannot build the
+    architecture.
     """
+    # The padding token of the model type may be outside of a smaller vocabulary.
+    settings = {"vocab_size": len(TOKENS), **architecture, "pad_token_id": TOKENS.index("<pad>")}
     with quiet(), buildable(architecture):
-        return _shape(AutoConfig.for_model(**architecture))
+        return _shape(AutoConfig.for_model(**settings))
 
 
 def _shape(config: PreTrainedConfig) -> ModelShape:

@@ -87,7 +87,8 @@ class ModelShape:
 def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
     """Return the shape from the keys of a config.json, or None if a size in `SIZES` is missing or invalid.
 
-    Norms and biases, less than a thousandth of the parameters, are left out.
+    More heads than `hidden_size` are invalid too, unless `head_dim` is given. Norms and biases, less than a
+    thousandth of the parameters, are left out.
     """
     found = keys or {}
     sizes = [value for name in SIZES if isinstance(value := found.get(name), int) and value > 0]
@@ -100,6 +101,8 @@ def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
         return value if isinstance(value, int) and value > 0 else otherwise
 
     head_size = size("head_dim", hidden // heads)
+    if not head_size:
+        return None
     query, keys_width = heads * head_size, size("num_key_value_heads", heads) * head_size
     maps = (
         ("q_proj", hidden, query),

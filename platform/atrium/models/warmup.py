@@ -163,7 +163,7 @@ def _fit(
         value = float(loss.detach())
         if not math.isfinite(value):
             raise TrainingDivergedError(
-                f"the warm-up's loss is {value} at step {step}; lower model.warmup.learning_rate "
+                f"the warm-up's loss is {value} at step {step + 1}; lower model.warmup.learning_rate "
                 f"(now {warmup.learning_rate})"
             )
         if on_progress is not None:

@@ -255,17 +255,18 @@ def _of_weight(
     """
     rewards = rewards or {}
     for name, weight in weights.items():
-        if name not in rewards or not math.isfinite(weight):
-            raise ValueError(
-                f"weights[{name!r}] must be a finite number, got {weight}; give finite numbers for "
-                f"{', '.join(rewards)}"
-            )
+        if name not in rewards:
+            raise ValueError(f"unknown reward {name!r} in weights; remove it, or pass it in rewards")
+        if not math.isfinite(weight):
+            raise ValueError(f"weights[{name!r}] must be a finite number, got {weight}")
     for name, reward_B in rewards.items():
         if reward_B.shape != mask_BT.shape[:1]:
             raise ValueError(
                 f"rewards[{name!r}] must have shape [{len(mask_BT)}], got {list(reward_B.shape)}"
             )
     names = sorted(name for name in rewards if weights.get(name, 1.0))
+    if rewards and not names:
+        raise ValueError("the weight of at least one reward must not be 0; change weights")
     weight_K = torch.tensor([weights.get(name, 1.0) for name in names], dtype=torch.float64)
     found = [rewards[name].double() for name in names]
     return torch.stack(found, dim=1) if found else None, weight_K.to(mask_BT.device)

@@ -6,8 +6,7 @@ a method computes values from all rows of an update, they come from an additiona
 micro-batches, without gradients.
 
 Denominators are TRL's own: the tokens of the generation batch (`loss_type="dapo"`, the default) or of each
-micro-batch (`"bnpo"`; with the additional pass, those of the update's first micro-batch), and the number of
-all rows, including rows without tokens.
+micro-batch (`"bnpo"`), and the number of all rows, including rows without tokens.
 
 A completion without any reward (every reward function returned None) is excluded from advantages and loss.
 All completions of a group with fewer than two rewarded completions are excluded, too. TRL's denominators
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import torch
@@ -177,10 +176,12 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
             for key, value in parts[0].items()
             if isinstance(value, Tensor) and value.dim() > 0 and key not in _OF_FORWARD
         }
+        totals = [self._totals(part) for part in parts]
+        tokens = [torch.as_tensor(one.tokens).expand(len(_mask(parts[0]))) for one in totals]
         return self.atrium.prepare(
             logprob_BT,
             _counted_mask(joined),
-            totals=self._totals(parts[0]),
+            totals=replace(totals[0], tokens=torch.cat(tokens)),
             sum_over_ranks=self._sum_over_ranks,
             **self._tensors(joined, logprob_BT, entropy_BT),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,9 +27,10 @@ class Gpu:
 def find_gpu(device_name: str) -> Gpu | None:
     """Return the GPU named in a device name such as `NVIDIA H100 80GB HBM3`, or None if it is unknown.
 
-    The longest match wins, so that an `H100 PCIe` is not mistaken for the faster `H100`.
+    Only whole words match, so that an `L40` is not mistaken for an `L4`. The longest match wins, so that an
+    `H100 PCIe` is not mistaken for the faster `H100`.
     """
-    found = [name for name in GPUS if name.casefold() in device_name.casefold()]
+    found = [name for name in GPUS if re.search(rf"\b{name}\b", device_name, re.IGNORECASE)]
     return GPUS[max(found, key=len)] if found else None
 
 

@@ -40,7 +40,8 @@ class FittedPlan:
         if self.changes == ():
             return f"it fits in {there_is}"
         phase, needed = max(peak_by_phase(self.items).items(), key=lambda peak: peak[1])
-        text = f"it does not fit in {there_is}: {phase} takes {needed / _GB:.1f} GB"
+        text = f"it does not fit in {there_is}, a tenth of which is kept free: {phase} takes "
+        text += f"{needed / _GB:.1f} GB"
         if self.changes is None:
             return f"{text}; no known change of settings makes it fit: use a smaller model or more memory"
         return f"{text}; it fits with {' '.join(self.changes)}"

@@ -118,10 +118,13 @@ def planned_run(
 
 
 def _num_passes(config: RunConfig) -> int:
-    """Return the number of forward passes without gradients over a step's batch."""
+    """Return the number of forward passes without gradients over a step's batch, in bfloat16."""
+    source, rollout = config.compute.behavior_logprobs, config.rollout
+    # As in training, `auto` uses the engine if no single version of the weights sampled a completion.
+    recomputes = source != "engine" and not (rollout.reads_stored or rollout.continuous)
     return sum(
         (
-            config.compute.behavior_logprobs != "engine",
+            recomputes,
             config.use.is_stale and "proximal" in config.method.anchors,
             config.method.needs.prepare_pass,
             config.algorithm.reference.kind != "none",

@@ -17,7 +17,7 @@ def copy_until(parent: RunFolder, step: int, folder: RunFolder) -> None:
 
     The records are metrics, ratios, rollouts, evaluations, the provenance, and the checkpoint of `step`. The
     best checkpoint is copied too if its step is at most `step`. The new run gets the state `interrupted` at
-    `step`. Raises `RunFolderError` if the parent's records cannot be copied. After any error, the new
+    `step`. Raises `RunFolderError` if a file cannot be copied or written. After any error, the new
     directory is deleted.
     """
     try:
@@ -34,9 +34,9 @@ def copy_until(parent: RunFolder, step: int, folder: RunFolder) -> None:
                 shutil.copytree(parent.checkpoint_path(number), folder.checkpoint_path(number))
             for file in (parent.provenance_file, *([parent.best_file] if best in shared else [])):
                 _copy(file, folder.path / file.relative_to(parent.path))
-        status = StatusWriter(folder.status_file)
-        status.begin(step=step, num_steps=step)
-        status.end(RunState.INTERRUPTED)
+            status = StatusWriter(folder.status_file)
+            status.begin(step=step, num_steps=step)
+            status.end(RunState.INTERRUPTED)
     except BaseException:
         remove(folder.path)
         raise

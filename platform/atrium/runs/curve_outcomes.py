@@ -59,9 +59,7 @@ class Area(CurveOutcome):
     @model_validator(mode="after")
     def _check_span(self) -> Area:
         if self.start > self.until:
-            raise ValueError(
-                f"start={self.start} must be less than until={self.until}; choose an earlier step"
-            )
+            raise ValueError(f"start={self.start} must be at most until={self.until}; choose an earlier step")
         return self
 
     def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:
@@ -81,7 +79,8 @@ class StepsTo(CurveOutcome):
 
     If the metric does not reach the value by step `until`, the outcome is `until`. No run is left out for
     this reason, so means over runs are restricted means. If the first recorded value is already high enough,
-    the outcome is its step.
+    the outcome is its step. If the log-odds around the passage are clamped to one value, the outcome is the
+    first step that reaches `value`.
 
     Examples
     --------
@@ -117,7 +116,7 @@ class StepsTo(CurveOutcome):
         if last == 0:
             return float(step_N[0])
         low, high, wanted = (self._scaled(one) for one in (value_N[last - 1], value_N[last], self.value))
-        share = (wanted - low) / (high - low)
+        share = (wanted - low) / (high - low) if high > low else 1.0
         return float(step_N[last - 1] + share * (step_N[last] - step_N[last - 1]))
 
     @property

@@ -184,9 +184,9 @@ def find_collapse(
 
 def _found(rule: _Rule, steps: Sequence[Step], facts: RunFacts, *, is_over: bool) -> Finding | None:
     first = max(len(steps) - rule.num_steps, 0)
-    start = _Span([step for step in steps if step[0] <= NUM_FIRST_STEPS], facts)
+    start = _Span(steps[:NUM_FIRST_STEPS], facts)
     if rule.compares:
-        is_ready = first >= NUM_FIRST_STEPS and steps[NUM_FIRST_STEPS - 1][0] == NUM_FIRST_STEPS
+        is_ready = first >= NUM_FIRST_STEPS and steps[NUM_FIRST_STEPS - 1][0] <= NUM_FIRST_STEPS
     else:
         is_ready = len(steps) - first >= (1 if is_over else rule.num_steps)
     now = _Span(steps[first:], facts)

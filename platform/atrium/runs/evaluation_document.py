@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from atrium.base.nested import mapping_at, setting
-from atrium.base.recorded import as_finite, as_integer, as_interval, number_or_nan, read_object
+from atrium.base.recorded import as_finite, as_integer, as_interval, read_object
 from atrium.document.document import (
     Cell,
     Column,
@@ -19,7 +20,7 @@ from atrium.document.document import (
     Value,
     plain_table,
 )
-from atrium.document.formatting import counted, number, share
+from atrium.document.formatting import DASH, counted, number, share
 from atrium.runs.find import name_to_type
 from atrium.runs.reader import EvaluationPoint, read_evaluations
 from atrium.runs.run_folder import RunFolder
@@ -44,7 +45,7 @@ def evaluation_document(folder: RunFolder) -> Document:
         f"record      {folder.path}",
         f"samples     {samples}",
         *([f"figures     {', '.join(map(str, drawn))}"] if drawn else []),
-        f"next        atrium show {name_to_type(folder)}",
+        f"next        atrium show {shlex.quote(name_to_type(folder))}",
     ]
     return Document(
         key=f"evaluation/{folder.name}",
@@ -120,7 +121,8 @@ def contest_note(results: Mapping[str, object]) -> str:
         return f"problems published {published}; set model.released=YYYY-MM-DD to compare"
     if str(published) > str(released):
         return f"problems published {published}, after the model's release ({released}): not seen in training"
-    return f"problems published {published}, before the model's release ({released}): maybe seen in training"
+    when = "before" if str(published) < str(released) else "on the day of"
+    return f"problems published {published}, {when} the model's release ({released}): maybe seen in training"
 
 
 def _test_problems_first(folder: RunFolder) -> dict[str, tuple[EvaluationPoint, ...]]:
@@ -157,15 +159,16 @@ def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]
         parts = []
         for value in mapping_at(breakdown, key):
             means = [_mean_of(point, key, value) for point in points]
-            parts.append(f"{value}: {' → '.join(f'{100 * mean:.0f}' for mean in means)}")
+            parts.append(f"{value}: {' → '.join(means)}")
         lines.append(f"by {key}, in %:  {'   '.join(parts)}")
     return lines
 
 
-def _mean_of(point: EvaluationPoint, key: str, value: str) -> float:
-    """Return the recorded Mean@k of the problems whose field `key` equals `value`, or NaN if missing."""
+def _mean_of(point: EvaluationPoint, key: str, value: str) -> str:
+    """Return the Mean@k, in percent, of the problems whose field `key` equals `value`; a dash if missing."""
     group = mapping_at(point.results, f"breakdown.{key}").get(value)
-    return number_or_nan(group.get("mean_at_k") if isinstance(group, Mapping) else None)
+    mean = as_finite(group.get("mean_at_k")) if isinstance(group, Mapping) else None
+    return DASH if mean is None else f"{100 * mean:.0f}"
 
 
 def _benchmark_section(point: EvaluationPoint) -> Section:
@@ -221,7 +224,7 @@ def _score_rows(point: EvaluationPoint) -> list[Row]:
     For k=1, only Mean@k has a row, because the others equal it.
     """
     results = point.results
-    rows = [Row((f"Mean@{point.k}", _mean(point), _sampling(point.interval_sampling)))]
+    rows = [Row((f"Mean@{_k(point)}", _mean(point), _sampling(point.interval_sampling)))]
     for at, value in mapping_at(results, "maj_at").items():
         if at != "1":
             score = _estimate(value, setting(results, f"maj_at_intervals.{at}"))
@@ -250,7 +253,7 @@ def _sampling(interval: object) -> Cell:
 
 def _group_table(point: EvaluationPoint, key: str, groups: Mapping[str, object]) -> Table:
     """Return a table with the scores of each group of problems; `key` is the field that defines groups."""
-    titles = (key, "problems", f"Mean@{point.k}, %", f"Pass@{point.k}, %", "length", "truncated, %")
+    titles = (key, "problems", f"Mean@{_k(point)}, %", f"Pass@{_k(point)}, %", "length", "truncated, %")
     return plain_table(
         "",
         titles,

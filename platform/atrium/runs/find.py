@@ -16,7 +16,7 @@ from pathlib import Path
 
 from atrium.base.errors import RunFolderError
 from atrium.base.recorded import read_object
-from atrium.runs.layout import IMPORTED, SWEEPS_DIR, steps_in
+from atrium.runs.layout import IMPORTED, RESERVED, steps_in
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState, concluded_state, known_status
 
@@ -41,12 +41,12 @@ class LatestQuery:
 def list_runs(runs_dir: Path | str) -> list[RunFolder]:
     """Return all runs below `runs_dir`, oldest first.
 
-    Hidden folders are skipped. The list is empty if `runs_dir` does not exist. Raises `RunFolderError` if
-    `runs_dir` cannot be read.
+    Hidden folders and those in `RESERVED` are skipped. The list is empty if `runs_dir` does not exist. Raises
+    `RunFolderError` if `runs_dir` cannot be read.
     """
     found: list[RunFolder] = []
     for path in _folders(Path(runs_dir)):
-        if path.name == SWEEPS_DIR:
+        if path.name in RESERVED:
             continue
         folder = RunFolder(path)
         if folder.looks_like_run():

@@ -22,8 +22,8 @@ IMPORTED = "imported"
 """The value of `kind` in the `config.json` of a run that was imported from another program."""
 TRAINING = "training_rollouts"
 """Benchmark name under which imported completions of training batches are stored."""
-_TAKEN = (SWEEPS_DIR, "reports", "mlflow.db")
-"""Entries of `runs_dir` that are not experiments."""
+RESERVED = (SWEEPS_DIR, "reports", "mlflow.db")
+"""Entries of `runs_dir` that are not experiments and are not searched for runs."""
 _STEP_NAME = re.compile(r"step-(\d{1,12})(?:\.parquet)?")
 
 
@@ -50,10 +50,10 @@ def check_name(name: str, what: str) -> None:
 def check_experiment(name: str) -> None:
     """Raise `ConfigError` if the name of a new experiment is not a plain folder name or is reserved."""
     check_name(name, "experiment_name")
-    if name.lower() in _TAKEN:  # some file systems do not distinguish upper and lower case
+    if name.lower() in RESERVED:  # some file systems do not distinguish upper and lower case
         raise ConfigError(
             f"experiment_name={name} is reserved in runs_dir, so no command would find the runs; use any "
-            f"name except {', '.join(_TAKEN)}"
+            f"name except {', '.join(RESERVED)}"
         )
 
 

@@ -55,13 +55,8 @@ class Listener:
         """Return whether the listener needs this step's rollouts and their per-token traces."""
         return False
 
-    def rollouts(
-        self,
-        step: int,
-        groups: Sequence[RolloutGroup],
-        traces: Mapping[tuple[str, int], TokenTrace],
-    ) -> None:
-        """Handle a step's rollouts; traces are keyed by (problem_id, sample_index)."""
+    def rollouts(self, step: int, groups: Sequence[RolloutGroup], traces: Sequence[TokenTrace]) -> None:
+        """Handle a step's rollouts; `traces` contains one trace per rollout, in the order of the groups."""
 
     def evaluation(self, result: BenchmarkResult) -> None:
         """Handle the samples and scores of an evaluated benchmark."""

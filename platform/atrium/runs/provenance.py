@@ -100,7 +100,8 @@ def code_version(
 
     The diff is redacted and truncated to `MAX_DIFF_BYTES`, and at most 200 untracked files are named. Changes
     below the paths in `but`, such as files that the command itself writes, are left out. Without a checkout
-    or git, the values are None and `untracked` is empty.
+    or git, the values are None and `untracked` is empty. If git fails later, `is_dirty` is None unless a
+    change is known.
     """
     unknown: dict[str, object] = {"commit": None, "diff": None, "is_dirty": None, "untracked": []}
     if project_dir is None:
@@ -110,12 +111,12 @@ def code_version(
         return unknown
     counted = ("--", ".", *(f":(exclude){path.resolve()}" for path in but))
     diff = _git(project_dir, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", *counted)
-    untracked = (_git(project_dir, "ls-files", "--others", "--exclude-standard", *counted) or "").splitlines()
+    untracked = _git(project_dir, "ls-files", "--others", "--exclude-standard", *counted)
     return {
         "commit": commit.strip(),
         "diff": None if diff is None else _shareable(diff, environment),
-        "is_dirty": bool(diff or untracked),
-        "untracked": [redact(name, environment) for name in untracked[:200]],
+        "is_dirty": True if diff or untracked else None if None in (diff, untracked) else False,
+        "untracked": [redact(name, environment) for name in (untracked or "").splitlines()[:200]],
     }
 
 

@@ -106,15 +106,10 @@ class RunFolderWriter(Listener):
         with self._reported("the distribution of ratios"):
             self._ratios.append(record)
 
-    def rollouts(
-        self,
-        step: int,
-        groups: Sequence[RolloutGroup],
-        traces: Mapping[tuple[str, int], TokenTrace],
-    ) -> None:
+    def rollouts(self, step: int, groups: Sequence[RolloutGroup], traces: Sequence[TokenTrace]) -> None:
         """Write a step's rollouts to a Parquet file if `wants_rollouts` returns True for the step.
 
-        `traces` contains per-token values by (problem_id, sample_index).
+        `traces` contains the per-token values of each rollout, in the order of the groups, or nothing.
         """
         if not self.wants_rollouts(step):
             return
@@ -198,13 +193,13 @@ class RunFolderWriter(Listener):
     def _thin_rollouts(self, newest: int) -> None:
         """Delete files of rollouts, in the order of `step_to_drop`, until the rest fit in `rollouts_max_mb`.
 
-        Logs a message, once, if the file of step `newest` was among the deleted ones.
+        The file of step `newest` is deleted only if it alone exceeds the limit. A message then says so, once.
         """
         files = dict(steps_in(self.folder.rollouts_dir))
         sizes = {step: path.stat().st_size for step, path in files.items()}
         limit = self._rollouts_max_mb * _BYTES_PER_MB
         while sizes and sum(sizes.values()) > limit:
-            step = step_to_drop(tuple(sizes))
+            step = newest if sizes.get(newest, 0) > limit else step_to_drop(tuple(sizes))
             files[step].unlink()
             del sizes[step]
         if newest not in sizes:
@@ -225,12 +220,12 @@ class RunFolderWriter(Listener):
 
 
 def step_to_drop(steps: tuple[int, ...]) -> int:
-    """Return the step whose removal leaves the smallest gap, or the last step if there are at most two.
+    """Return the step whose removal leaves the smallest gap, or the first step if there are at most two.
 
     `steps` are in increasing order. The first and the last of more than two steps are never returned.
     """
     if len(steps) <= 2:
-        return steps[-1]
+        return steps[0]
     gaps = [steps[i + 1] - steps[i - 1] for i in range(1, len(steps) - 1)]
     return steps[1 + gaps.index(min(gaps))]
 

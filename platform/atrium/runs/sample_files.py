@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
@@ -75,44 +75,43 @@ EVALUATION_SCHEMA = pa.schema(
 
 
 def write_rollouts(
-    path: Path,
-    step: int,
-    groups: Sequence[RolloutGroup],
-    traces: Mapping[tuple[str, int], TokenTrace],
+    path: Path, step: int, groups: Sequence[RolloutGroup], traces: Sequence[TokenTrace]
 ) -> None:
-    """Write a step's rollouts to one Parquet file; `traces` are keyed by (problem_id, sample_index).
+    """Write a step's rollouts to one Parquet file.
 
-    Raises `OSError` if the file cannot be written.
+    `traces` contains one trace per rollout, in the order of the groups, or nothing. Raises `OSError` if the
+    file cannot be written.
     """
     rows = []
     names = sorted({name for group in groups for rollout in group.rollouts for name in rollout.parts})
-    for group in groups:
-        for rollout in group.rollouts:
-            completion, verdict = rollout.completion, rollout.verdict
-            trace = traces.get((group.problem.problem_id, rollout.sample_index))
-            rows.append(
-                {
-                    **_problem_columns(step, group.problem),
-                    "sample_index": rollout.sample_index,
-                    "text": encodable(completion.text),
-                    "verdict": verdict.kind.value,
-                    "reason": encodable(verdict.reason),
-                    "extracted": encodable(verdict.extracted),
-                    "reward": rollout.reward,
-                    **{f"{PART_COLUMN}{name}": rollout.parts[name][0] for name in names},
-                    "finish_reason": completion.finish_reason.value,
-                    "num_tokens": completion.num_tokens,
-                    "weight_version": completion.weight_version,
-                    "spans": [list(span) for span in completion.spans] or None,
-                    "token_ids": completion.token_ids,
-                    "own": completion.own,
-                    "logprobs": completion.logprobs,
-                    "advantage": trace.advantage if trace else None,
-                    "ratio": trace.ratio if trace else None,
-                    "entropy": trace.entropy if trace else None,
-                    "clipped": trace.clipped if trace else None,
-                }
-            )
+    rollouts = [(group.problem, rollout) for group in groups for rollout in group.rollouts]
+    # By order, not by problem, since a step at the end of an epoch may contain a problem twice.
+    each: Sequence[TokenTrace | None] = traces or [None] * len(rollouts)
+    for (problem, rollout), trace in zip(rollouts, each, strict=True):
+        completion, verdict = rollout.completion, rollout.verdict
+        rows.append(
+            {
+                **_problem_columns(step, problem),
+                "sample_index": rollout.sample_index,
+                "text": encodable(completion.text),
+                "verdict": verdict.kind.value,
+                "reason": encodable(verdict.reason),
+                "extracted": encodable(verdict.extracted),
+                "reward": rollout.reward,
+                **{f"{PART_COLUMN}{name}": rollout.parts[name][0] for name in names},
+                "finish_reason": completion.finish_reason.value,
+                "num_tokens": completion.num_tokens,
+                "weight_version": completion.weight_version,
+                "spans": [list(span) for span in completion.spans] or None,
+                "token_ids": completion.token_ids,
+                "own": completion.own,
+                "logprobs": completion.logprobs,
+                "advantage": trace.advantage if trace else None,
+                "ratio": trace.ratio if trace else None,
+                "entropy": trace.entropy if trace else None,
+                "clipped": trace.clipped if trace else None,
+            }
+        )
     parts = [pa.field(f"{PART_COLUMN}{name}", pa.float64()) for name in names]
     _write(path, rows, pa.schema([*ROLLOUT_SCHEMA, *parts]))
 
@@ -180,7 +179,8 @@ def read_evaluated(
         if found is not None and benchmark in (None, path.parent.name) and step in (None, found):
             stored[path.parent.name][found] = path
     if not stored:
-        asked = "".join(f" {key} {value}" for key, value in (("of", benchmark), ("at step", step)) if value)
+        named = (("of", benchmark), ("at step", step))
+        asked = "".join(f" {key} {value}" for key, value in named if value is not None)
         raise RunFolderError(f"{folder.path} has no samples of an evaluation{asked}; choose another run")
     return {name: read_samples(paths[max(paths)]) for name, paths in stored.items()}
 

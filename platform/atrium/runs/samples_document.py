@@ -34,13 +34,19 @@ _MAX_CELL = 60
 def samples_document(evaluations: Mapping[str, Sequence[Sample]], problem_id: str | None = None) -> Document:
     """Return a document with one row per problem of each evaluation.
 
-    If `problem_id` is given, the document has all answers to this problem instead. Raises `RunFolderError` if
-    any of the benchmarks has no such problem.
+    If `problem_id` is given, the document instead has all answers to this problem, from the benchmarks that
+    contain it. Raises `RunFolderError` if none of them does.
     """
     sections = [
-        _problems(name, rows) if problem_id is None else _answers(name, rows, problem_id)
+        _problems(name, own) if problem_id is None else _answers(name, own, problem_id)
         for name, rows in evaluations.items()
+        if (own := [row for row in rows if problem_id in (None, row["problem_id"])])
     ]
+    if not sections and problem_id is not None:
+        raise RunFolderError(
+            f"the evaluation of {', '.join(evaluations)} has no problem {problem_id!r}; `atrium samples` "
+            "lists the problems"
+        )
     return Document(key="samples", title="Samples", sections=tuple(sections))
 
 
@@ -87,14 +93,8 @@ def _problems(name: str, samples: Sequence[Sample]) -> Section:
     return Section(title=name, tables=(Table(title=title, columns=columns, rows=tuple(rows)),))
 
 
-def _answers(name: str, samples: Sequence[Sample], problem_id: str) -> Section:
-    """Return a section with one problem, all of its answers, and the reason for each answer's verdict.
-
-    Raises `RunFolderError` if `samples` contains no such problem.
-    """
-    own = [sample for sample in samples if sample["problem_id"] == problem_id]
-    if not own:
-        raise RunFolderError(f"{name} has no problem {problem_id!r}; `atrium samples` lists the problems")
+def _answers(name: str, own: Sequence[Sample], problem_id: str) -> Section:
+    """Return a section with one problem, all of its answers, and the reason for each answer's verdict."""
     turns = [Sentence(f"{role}: {text}", "muted") for role, text in json.loads(own[0].get("turns") or "[]")]
     rows = [
         (

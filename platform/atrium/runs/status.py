@@ -47,6 +47,9 @@ LOST_AFTER_S = 180.0
 The clocks of hosts must differ by less.
 """
 
+_MAX_S = 1e11
+"""Times of at least this many seconds (in the year 5138) are invalid; `time.localtime` may fail for them."""
+
 
 class RunState(StrEnum):
     """The state of a run.
@@ -153,7 +156,7 @@ def _has_type(value: object, annotation: str) -> bool:
         case "int":
             return isinstance(value, int) and not isinstance(value, bool)
         case "float":
-            return isinstance(value, int | float) and not isinstance(value, bool)
+            return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MAX_S
         case "str":
             return isinstance(value, str)
         case _:

@@ -245,10 +245,10 @@ class ScoredArms:
 
         All spreads are None unless all arms share the same paired seeds and `moderated_spreads` has a result.
         """
-        first = pairings[0]
         found = None
-        if first.is_paired and all(one == first for one in pairings):
-            scores = [mean_scores(self._of(name, first.baseline)).mean(axis=1) for name in names]
+        if len(set(pairings)) == 1 and pairings[0].is_paired:
+            seeds = pairings[0].baseline
+            scores = [mean_scores(self._of(name, seeds)).mean(axis=1) for name in names]
             found = moderated_spreads(np.stack(scores))
         return found or [None] * len(pairings)
 

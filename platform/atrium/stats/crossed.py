@@ -49,7 +49,7 @@ from atrium.stats.clusters import MIN_CLUSTERS, degrees_of_freedom, num_clusters
 from atrium.stats.estimates import Interval
 from atrium.stats.simultaneous import SINGLE, Family, SeedSpread
 
-_NO_SPREAD = 1e-24
+NO_SPREAD = 1e-24
 DIFFERENCES = Interval(-1.0, 1.0)
 """The range of differences of shares."""
 SHARES = Interval(0.0, 1.0)
@@ -234,7 +234,7 @@ def mean_from_squares(
     The interval for new problems is never narrower than that for the same problems.
     """
     new_seeds = new_seeds_and_problems = new_problems = None
-    if squares.by_seed and squares.by_seed.variance > _NO_SPREAD:
+    if squares.by_seed and squares.by_seed.variance > NO_SPREAD:
         new_seeds = _Known(*squares.by_seed, 0.0)
     if squares.num_problems_B.min() > 1:
         further = float(1.0 / (squares.num_problems_B + 1.0).min() / len(squares.num_problems_B))
@@ -321,7 +321,7 @@ def components_of(squares: Squares, *, seed: float, residual: float) -> Variance
 def _uncertainty(value: float, known: _Known | None, limits: Interval, family: Family) -> Uncertainty | None:
     if known is None:
         return None
-    is_spread = known.variance > _NO_SPREAD
+    is_spread = known.variance > NO_SPREAD
     further = 0.0 if limits == DIFFERENCES and is_spread else known.further
     standard_error = known.variance**0.5 if is_spread else 0.0
     quantile = family.quantile(known.degrees_of_freedom)

@@ -33,7 +33,8 @@ class FailureRate:
     @property
     def words(self) -> str:
         """The rate as text, such as `2 of 5 (5.3 to 85.3 %, seeds 1, 3)`."""
-        named = f", seeds {', '.join(map(str, self.seeds))}" if self.seeds else ""
+        word = "seed" if len(self.seeds) == 1 else "seeds"
+        named = f", {word} {', '.join(map(str, self.seeds))}" if self.seeds else ""
         return f"{self.short.removesuffix(')')}{named})"
 
     @property

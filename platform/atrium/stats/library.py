@@ -76,11 +76,11 @@ def compare(
     answered by all seeds.
     """
     arms = _named(scores, names)
+    if len(arms) < 2:
+        raise ValueError(f"scores must contain at least two methods, got {len(arms)}")
     base = next(iter(arms)) if baseline is None else baseline
     for name in {base, *(seeds or {}), *(diverged or {})} - arms.keys():
         raise ValueError(f"unknown method {name!r}; use one of {', '.join(arms)}")
-    if len(arms) < 2:
-        raise ValueError(f"scores must contain at least two methods, got {len(arms)}")
     shares, own_seeds, notes = _shares(arms, seeds or {})
     if paired and len(set(own_seeds.values())) > 1:
         raise ValueError("paired methods must have the same seeds; remove the others, or set paired=None")
@@ -135,7 +135,7 @@ def _named(scores: ArrayLike | Mapping[str, ArrayLike], names: Sequence[str] | N
             )
         arms = {name: np.asarray(value, dtype=np.float64) for name, value in scores.items()}
     else:
-        values = np.asarray(scores, dtype=np.float64)
+        values = np.atleast_1d(np.asarray(scores, dtype=np.float64))
         listed = [f"method {place}" for place in range(len(values))] if names is None else list(names)
         if len(set(listed)) < len(listed) or len(listed) != len(values):
             raise ValueError(f"names must be {len(values)} different names, one for each method")

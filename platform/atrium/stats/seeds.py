@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
+from atrium.stats.crossed import NO_SPREAD
 from atrium.stats.simultaneous import CONFIDENCE
 
 
@@ -28,7 +29,7 @@ class Mean:
 
         Returns None for one seed, or if all seeds have the same value.
         """
-        if not self.standard_error:
+        if self.standard_error is None or self.standard_error**2 <= NO_SPREAD:
             return None
         half = float(stdtrit(self.num_seeds - 1, 0.5 + CONFIDENCE / 2)) * self.standard_error
         return self.value - half, self.value + half

@@ -7,7 +7,7 @@ the runs can be composed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -42,7 +42,7 @@ class ParameterConfig(Section):
     choices: tuple[Scalar, ...] | None = None
     """The values to choose from, instead of a range."""
     when: dict[str, tuple[Scalar, ...]] = Field(default_factory=dict)
-    """Conditions: the parameter exists only if each of these other parameters has one of the given values."""
+    """Conditions: the parameter exists only if each of these earlier parameters has a given value."""
 
     @model_validator(mode="after")
     def _check(self) -> ParameterConfig:
@@ -114,17 +114,22 @@ class SpaceConfig(Section):
 
     @model_validator(mode="after")
     def _check_names(self) -> SpaceConfig:
-        searched = {**self.space, **self.variables}
+        searched = {**self.variables, **self.space}
+        known = ["arm"] if self.arms else []
         for name, parameter in searched.items():
             for other in parameter.when:
-                known = [*searched, *(["arm"] if self.arms else [])]
                 if other not in known:
-                    near = suggestion(other, known)
-                    raise ValueError(f"{name}.when must name a parameter that varies, got {other}{near}")
-        for key, derived in self.derived.items():
-            if isinstance(derived.of, str) and derived.of not in self.variables:
-                near = suggestion(derived.of, self.variables)
-                raise ValueError(f"{key}.of must name a variable, got {derived.of}{near}")
+                    near = "; list it first" if other in searched else suggestion(other, known)
+                    raise ValueError(
+                        f"{name}.when must name the arm, or a parameter before {name}, got {other}{near}"
+                    )
+            known.append(name)
+        parts: list[Mapping[str, object]] = [self.derived, *self.arms.values()]
+        for key, derived in (item for part in parts for item in part.items()):
+            of = derived.of if isinstance(derived, DerivedConfig) else None
+            if isinstance(of, str) and of not in self.variables:
+                near = suggestion(of, self.variables)
+                raise ValueError(f"{key}.of must name a variable, got {of}{near}")
         return self
 
 

@@ -16,12 +16,15 @@ from atrium.document.document import (
     Table,
     plain_table,
 )
+from atrium.document.formatting import counted
 from atrium.stats.failures import FailureRate
 from atrium.stats.wording import estimate, not_distinguishable
 from atrium.sweep.analysis import Setting, SweepReport
 from atrium.sweep.contrasts import PlannedContrast, PlannedContrasts
 from atrium.sweep.families import ComparedFamilies
 from atrium.sweep.fresh_seeds import FreshArm, FreshVerdict
+from atrium.sweep.plan import Stage
+from atrium.sweep.snapshot_document import SCORES
 
 CONTRAST_COLUMNS = ("contrast", "predicted", "observed, with 95 % interval", "result")
 _FALSE_ALARMS = 0.05
@@ -78,7 +81,7 @@ def sentences(report: SweepReport) -> Iterator[Sentence]:
             text = f"{' and '.join(labels)} are the same method and were run once"
             yield Sentence(text, key=f"{_NOTE}merged")
     if report.verdict is not None:
-        yield from _verdict_sentences(report.verdict, baseline_is_tuned=report.baseline_is_tuned)
+        yield from _verdict_sentences(report.verdict, _tuned_words(report))
     elif report.no_verdict is not None:
         yield Sentence(f"no verdict: {report.no_verdict}", "warning", key="verdict")
     elif report.contrasts is not None:
@@ -96,7 +99,12 @@ def sentences(report: SweepReport) -> Iterator[Sentence]:
 
 
 def best_sentence(best: Setting, ranking: Sequence[Setting]) -> str:
-    """Describe the setting with the best score on validation problems, and mention its selection bias."""
+    """Describe the best setting with its score on validation problems, if any, and its selection bias."""
+    if best.mean_at_k.value is None:
+        return (
+            f"best by the objective: {best.name}, without a score on validation, from {len(ranking)} "
+            "settings; the objective is biased, since it selected the setting"
+        )
     if len(ranking) > 1 and len({one.mean_at_k.value for one in ranking}) == 1:
         return (
             f"all {len(ranking)} settings have the same score on validation, {_score_text(best)}, so none of "
@@ -118,8 +126,16 @@ def _score_text(one: Setting) -> str:
     return f"{text} [{100 * low:.1f}, {100 * high:.1f}] over {one.num_seeds} seeds"
 
 
-def _verdict_sentences(verdict: FreshVerdict, *, baseline_is_tuned: bool) -> Iterator[Sentence]:
-    tuned = "tuned with as many settings" if baseline_is_tuned else "not tuned"
+def _tuned_words(report: SweepReport) -> str:
+    if not report.baseline_is_tuned:
+        return "not tuned"
+    num = {stage["name"]: stage["num_trials"] for stage in report.state["stages"]}
+    if num[Stage.BASELINE] == num[Stage.SEARCH]:
+        return "tuned with as many settings"
+    return f"tuned with {counted(num[Stage.BASELINE], 'setting')}, the search with {num[Stage.SEARCH]}"
+
+
+def _verdict_sentences(verdict: FreshVerdict, tuned: str) -> Iterator[Sentence]:
     seeds = ", ".join(str(seed) for seed in verdict.seeds)
     together = f"; intervals hold simultaneously over {verdict.together}" if verdict.together else ""
     together += f"; {verdict.sources}" if verdict.sources else ""
@@ -168,6 +184,8 @@ def _contrast_sentences(found: PlannedContrasts) -> Iterator[Sentence]:
         names = {kind: [row.name for row in rows if row.kind == kind] for kind in _SAID}
         parts = [f"{len(of_kind)} {_SAID[kind]}" for kind, of_kind in names.items() if of_kind]
         failed = f" ({', '.join(names['contradicted'])})" if names["contradicted"] else ""
+        if not rows:
+            continue
         text = f"{outcome}: of {len(rows)} predicted contrasts, {', '.join(parts)}{failed}"
         yield Sentence(text, key=f"prediction/{outcome}")
     nulls = [row for row in found.rows if row.is_null and row.interval is not None]
@@ -255,8 +273,8 @@ def family_table(found: ComparedFamilies) -> Table:
 
 def trials_table(state: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of `trials`, which are records in the snapshot `state`, with their seeds and values."""
-    metrics = ", ".join(objective["metric"] for objective in state["objectives"])
-    titles = ("setting", "trial", "state", "seeds", f"{metrics} ± standard error", "window")
+    metrics = [objective["metric"] for objective in state["objectives"]]
+    titles = ("setting", "trial", "state", "seeds", f"{', '.join(metrics)} ± standard error", "window")
     doing = {(worker["stage"], worker["trial"]): worker for worker in state["workers"]}
     rows = []
     for trial in trials:
@@ -268,7 +286,7 @@ def trials_table(state: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) 
         name = trial_name(trial) + (f" ({trial['reason']})" if trial["reason"] else "")
         number = f"{trial['stage']} {trial['number']}"
         window = _window(trial["window"])
-        rows.append((name, number, trial["state"], seeds, trial_values(trial), window))
+        rows.append((name, number, trial["state"], seeds, trial_values(trial, metrics), window))
     return plain_table("Settings", titles, rows)
 
 
@@ -280,21 +298,21 @@ def trial_name(trial: Mapping[str, Any]) -> str:
     return " = ".join(trial["labels"]) or ", ".join(f"{k}={v}" for k, v in trial["settings"].items())
 
 
-def trial_values(trial: Mapping[str, Any]) -> str:
-    """Format a trial's values with standard errors.
+def trial_values(trial: Mapping[str, Any], metrics: Sequence[str]) -> str:
+    """Format a trial's values of `metrics`, the metrics of the objectives, with standard errors.
 
-    For a trial that is not complete, this is the mean score of its seeds so far, in parentheses, or an empty
-    string if no seed has a score.
+    Scores are in percent. For a trial that is not complete, this is the mean score of its seeds so far, in
+    parentheses, or an empty string if no seed has a score.
     """
     values, errors = trial["values"], trial["standard_errors"]
     if values is None:
         known = [seed["mean_at_k"] for seed in trial["seeds"] if seed["mean_at_k"] is not None]
         return f"({100 * sum(known) / len(known):.1f} %)" if known else ""
-    return ", ".join(map(_value_text, values, errors or [None] * len(values)))
+    are_shares = [name in SCORES for name in metrics]
+    return ", ".join(map(_value_text, values, errors or [None] * len(values), are_shares))
 
 
-def _value_text(value: float, error: float | None) -> str:
-    is_share = 0.0 <= value <= 1.0
+def _value_text(value: float, error: float | None, is_share: bool) -> str:
     text = f"{100 * value:.1f} %" if is_share else f"{value:,.4g}"
     if error is None:
         return text

@@ -66,14 +66,14 @@ def read_definition(path: Path, **changes: object) -> SweepDefinition:
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must contain the keys of a sweep: question, base, space, seeds and trials")
     data = {"name": path.stem, **{str(key): value for key, value in content.items()}, **changes}
-    known = [*SweepDefinition.model_fields, "predictions"]
-    if unknown := next((key for key in data if key not in known), None):  # before keys that are missing
-        near = suggestion(unknown, known) or f"; use {', '.join(known)}"
-        raise ConfigError(f"{path}: unknown key {unknown}{near}")
     if "contrasts" in data:
         raise ConfigError(
             f"{path}: contrasts must be in a separate file; move them there and set predictions to its name"
         )
+    known = [key for key in SweepDefinition.model_fields if key != "contrasts"]
+    if unknown := next((key for key in data if key not in known), None):  # before keys that are missing
+        near = suggestion(unknown, known) or f"; use {', '.join(known)}"
+        raise ConfigError(f"{path}: unknown key {unknown}{near}")
     if isinstance(name := data.get("predictions"), str):
         predicted = read_yaml(path.parent / name, str(path.parent / name))
         data["contrasts"] = predicted.get("contrasts") if isinstance(predicted, dict) else predicted

@@ -12,8 +12,9 @@ from typing import Any
 import yaml
 
 from atrium.base.atomic import write_json, write_text
-from atrium.base.nested import put
+from atrium.base.nested import put, setting
 from atrium.compare.curve_contrasts import CurveContrast
+from atrium.document.formatting import counted
 from atrium.stats.arm_pairs import Pair
 from atrium.stats.failures import FailureRate
 from atrium.sweep.analysis import Setting, SettingCurve, SweepReport
@@ -23,7 +24,7 @@ from atrium.sweep.document import CONTRAST_COLUMNS, contrast_cells, sentences
 from atrium.sweep.families import ComparedFamilies
 from atrium.sweep.final import best_trial
 from atrium.sweep.fresh_seeds import FreshVerdict
-from atrium.sweep.plan import Stage
+from atrium.sweep.plan import Stage, trial_config
 from atrium.sweep.snapshot import described
 from atrium.sweep.study import SweepStudies, Trial
 
@@ -117,7 +118,11 @@ def winner_yaml(definition: SweepDefinition, trial: Trial) -> str:
     for line in trial.planned.overrides:
         key, _, text = line.partition("=")
         value = yaml.safe_load(text)
-        if key == "experiment":
+        if key.startswith("~"):  # a file cannot remove a setting, but it can state the value that results
+            key = key[1:]
+            config = trial_config(definition, trial.planned.overrides).model_dump(mode="json")
+            put(settings, key, setting(config, key))
+        elif key == "experiment":
             groups.insert(0, value)
         elif "." not in key and isinstance(value, str) and key not in _TOP_LEVEL_TEXT:
             groups = [one for one in groups if not isinstance(one, dict) or f"override /{key}" not in one]
@@ -128,8 +133,8 @@ def winner_yaml(definition: SweepDefinition, trial: Trial) -> str:
     head = (
         "# @package _global_\n"
         f"# The best setting of the sweep {definition.name}, trial {trial.number}: {definition.question}\n"
-        f"# Selected on validation problems with {len(trial.results)} seeds; the report beside this file\n"
-        "# contains the conclusions.\n"
+        f"# Selected on validation problems with {counted(len(trial.results), 'seed')}; the report beside\n"
+        "# this file contains the conclusions.\n"
     )
     body = yaml.safe_dump({"defaults": [*groups, "_self_"], **settings}, sort_keys=False)
     return head + body

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from atrium.base.nested import setting
+from atrium.base.nested import mapping_at, setting
 from atrium.base.recorded import as_finite
 from atrium.document.document import (
     Axis,
@@ -121,7 +121,8 @@ def snapshot_document(
     if sampler:
         parts.insert(0, f"sampler {sampler}")
     if objective is not None:
-        parts.insert(0, f"{objective.get('direction')} {objective.get('metric')} on validation problems")
+        where = "on validation problems" if objective.get("metric") in SCORES else "during training"
+        parts.insert(0, f"{objective.get('direction')} {objective.get('metric')} {where}")
     said = report.get("sentences")
     figures = (
         score_figure(trials, key, score),
@@ -200,9 +201,10 @@ def learning_figure(trials: Sequence[SnapshotTrial], score: str) -> Figure | Non
     series: list[Series] = []
     for one in trials:
         values_by_step: dict[float, list[float]] = {}
-        for step, *values in (point for seed in one.seeds for point in seed.get("curve") or ()):
-            if (value := as_finite(values[place_in_point])) is not None:
-                values_by_step.setdefault(float(step), []).append(value)
+        for point in (point for seed in one.seeds for point in _listed(seed.get("curve"))):
+            step, *values = map(as_finite, [*_listed(point), None, None, None])
+            if step is not None and (value := values[place_in_point]) is not None:
+                values_by_step.setdefault(step, []).append(value)
         most = max(map(len, values_by_step.values()), default=0)
         x = tuple(sorted(step for step, values in values_by_step.items() if len(values) == most))
         if len(x) > 1:
@@ -312,9 +314,13 @@ def _contrast_tables(found: object) -> Iterator[Table]:
     """Yield a table for each outcome with the planned contrasts in the sweep's report."""
     if not isinstance(found, Mapping):
         return
-    for name, words in found["outcomes"].items():
-        rows = [row["cells"] for row in found["rows"] if row["outcome"] == name]
-        yield plain_table(f"{name}: {words}", found["columns"], rows, key=f"contrasts-{name}")
+    columns = _listed(found.get("columns"))
+    for name, words in mapping_at(found, "outcomes").items():
+        rows = [
+            _listed(row.get("cells")) for row in _records(found.get("rows")) if row.get("outcome") == name
+        ]
+        rows = [cells for cells in rows if len(cells) == len(columns)]
+        yield plain_table(f"{name}: {words}", columns, rows, key=f"contrasts-{name}")
 
 
 def _collapsed(trials: Sequence[SnapshotTrial], collapses: Mapping[str, Sequence[str]]) -> Iterator[Sentence]:
@@ -330,17 +336,28 @@ def _collapsed(trials: Sequence[SnapshotTrial], collapses: Mapping[str, Sequence
 
 
 def _trial(record: Mapping[str, Any]) -> SnapshotTrial:
-    labels, values, window = record.get("labels"), record.get("values"), record.get("window")
+    labels, values = _listed(record.get("labels")), _listed(record.get("values"))
     return SnapshotTrial(
         name=" = ".join(map(str, labels)) if labels else f"trial {record.get('number')}",
         stage=str(record.get("stage")),
         state=str(record.get("state")),
         reason=str(record.get("reason") or ""),
-        settings=record.get("settings") or {},
-        window=window and (window[0], math.inf if window[1] is None else window[1]),
+        settings=mapping_at(record, "settings"),
+        window=_window(record.get("window")),
         value=as_finite(values[0]) if values else None,
         seeds=tuple(_records(record.get("seeds"))),
     )
+
+
+def _window(value: object) -> tuple[float, float] | None:
+    match value:
+        case [int() | float() as low, int() | float() | None as high]:
+            return low, math.inf if high is None else high
+    return None
+
+
+def _listed(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _records(value: object) -> list[Mapping[str, Any]]:

@@ -1,8 +1,8 @@
 """Search spaces: the assignments in a space, and the settings and overrides of an assignment.
 
 An assignment gives each active parameter a value. Parameters are assigned in the order of `parameters`, so a
-condition can refer only to earlier parameters; a condition on a later parameter never holds. This module has
-no side effects, does not use Optuna, and does not compose configurations.
+condition can refer only to earlier parameters (`SpaceConfig` checks this). This module has no side effects,
+does not use Optuna, and does not compose configurations.
 """
 
 from __future__ import annotations
@@ -168,12 +168,12 @@ def settings_of(space: SpaceConfig, assignment: Mapping[str, Scalar]) -> dict[st
     """
     settings: dict[str, Scalar] = {}
     arm = assignment.get(ARM)
-    if space.arms and isinstance(arm, str):
-        for key, value in space.arms[arm].items():
-            settings[key] = derive(key, value, {}) if isinstance(value, DerivedConfig) else value
-    for key, derived in space.derived.items():
-        if not isinstance(derived.of, str) or derived.of in assignment:
-            settings[key] = derive(key, derived, assignment)
+    own = space.arms[arm] if space.arms and isinstance(arm, str) else {}
+    for key, value in (*own.items(), *space.derived.items()):
+        if not isinstance(value, DerivedConfig):
+            settings[key] = value
+        elif not isinstance(value.of, str) or value.of in assignment:
+            settings[key] = derive(key, value, assignment)
     for key in space.space:
         if key in assignment:
             settings[key] = assignment[key]
@@ -215,14 +215,16 @@ def bounds(parameter: ParameterConfig) -> tuple[float, float]:
 def _rounded(parameter: ParameterConfig, value: float) -> float | int:
     """Return the value of the parameter that is nearest to `value`, within the range.
 
-    For an integer parameter, it is an integer. Otherwise, it is `low` plus a multiple of `step` or, without a
-    step, a number with six significant digits.
+    With a step, it is `low` plus a multiple of `step`. For an integer parameter, it is an integer, and
+    otherwise a number with six significant digits.
     """
     low, high = bounds(parameter)
+    if parameter.step is not None:
+        last = math.floor((high - low) / parameter.step + 1e-9)
+        value = low + min(round((value - low) / parameter.step), last) * parameter.step
     if parameter.is_integer:
         return round(min(max(value, low), high))
     if parameter.step is not None:
-        value = low + round((value - low) / parameter.step) * parameter.step
         return min(max(float(f"{value:.12g}"), low), high)
     return min(max(float(f"{value:.6g}"), low), high)
 

@@ -24,7 +24,7 @@ from atrium.base.errors import ConfigError, MissingDependencyError, SweepError
 JOURNAL_FILE, SQLITE_FILE = "journal.log", "study.db"
 _LOCK_TIMEOUT_S = 60
 _SCHEMES = ("postgresql", "mysql", "mariadb", "sqlite")
-_PASSWORD = re.compile(r"(://[^:/@]+):[^@]*@")
+_PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
 _QUERY_PASSWORD = re.compile(r"([?&]\w*passw(?:or)?d=)[^&#]*", re.IGNORECASE)
 
 
@@ -41,10 +41,11 @@ def storage_url(wanted: str | None, folder: Path) -> str:
         return f"sqlite:///{(folder / SQLITE_FILE).absolute()}"
     assert wanted is not None
     scheme = wanted.partition("://")[0].partition("+")[0]
-    if "://" not in wanted or scheme not in (*_SCHEMES, "journal"):
+    if not wanted.startswith("journal:///") and ("://" not in wanted or scheme not in _SCHEMES):
         raise ConfigError(
-            "storage must be journal, sqlite, or a URL such as postgresql+psycopg://user@host/database "
-            f"or mysql+pymysql://user@host/database, got {without_password(wanted)}"
+            "storage must be journal, sqlite, or a URL such as journal:///FILE, "
+            "postgresql+psycopg://user@host/database or mysql+pymysql://user@host/database, got "
+            f"{without_password(wanted)}"
         )
     return wanted
 

@@ -65,9 +65,10 @@ class Tokens:
 
 
 def tokens_of(rows_by_step: Mapping[int, Sequence[Mapping[str, Any]]]) -> Tokens | None:
-    """Return the tokens of stored rollouts, or None if no row has log-probabilities and recorded ratios.
+    """Return the tokens of stored rollouts, or None if there are none.
 
-    Tokens with a log-probability or ratio that is not finite, and tokens with a ratio of 0, are left out.
+    Rows without log-probabilities or recorded ratios are left out, as are tokens with a log-probability or
+    ratio that is not finite, and tokens with a ratio of 0.
     """
     columns: list[Floats] = []
     effective = {}
@@ -92,7 +93,7 @@ def tokens_of(rows_by_step: Mapping[int, Sequence[Mapping[str, Any]]]) -> Tokens
         if log_weight_S:
             weight_S = np.exp(np.array(log_weight_S) - max(log_weight_S))
             effective[step] = float(weight_S.sum() ** 2 / (weight_S**2).sum() / len(weight_S))
-    if not columns:
+    if not any(table_5T.size for table_5T in columns):
         return None
     logprob_N, ratio_N, *whole = np.concatenate(columns, axis=1)
     clipped_N, position_N, token_id_N = (one.astype(np.int64) for one in whole)

@@ -189,7 +189,7 @@ def update(run: Training, state: TrainingState, batch: Collected) -> TrainingSta
             cause = partial(mismatch_cause, run.updater.forward, rows, max_tokens)
             check_mismatch(measurements.named(), run.settings.max_mismatch, step, cause)
             if trace and output.traces is not None:
-                run.listener.rollouts(step, batch.groups, token_traces(batch.groups, rows, output.traces))
+                run.listener.rollouts(step, batch.groups, token_traces(rows, output.traces))
         measured = measurements.named()
         objective = run.updater.objective.update_state(state.objective, measured, step=step)
     return replace(

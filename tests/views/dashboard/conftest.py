@@ -24,6 +24,7 @@ from tests.run_records import (
 
 from atrium.base.records import BenchmarkResult, RatioHistogram, TokenTrace
 from atrium.document.document import Axis, Document, Grid, Section, Sentence
+from atrium.runs.layout import steps_in
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
 from atrium.views.dashboard.server import create_app
@@ -63,20 +64,20 @@ def evaluated(rng, ability, text):
     return samples, results
 
 
-TRACES = {
-    0: TokenTrace(
+TRACES = [
+    TokenTrace(
         advantage=(1.0,) * NUM_TOKENS,
         ratio=(1.0, 1.1, 1.5, 0.9, 1.0, 1.0),
         entropy=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6),
         clipped=(0, 0, 1, 0, 0, 0),
     ),
-    1: TokenTrace(
+    TokenTrace(
         advantage=(-1.0,) * NUM_TOKENS,
         ratio=(1.0, 0.5, 1.0, 1.0, 1.0, 1.0),
         entropy=(0.1,) * NUM_TOKENS,
         clipped=(0, -1, 0, 0, 0, 0),
     ),
-}
+]
 
 
 def written_run(
@@ -115,8 +116,7 @@ def written_run(
             group_of_two(sum_problem(index, f"train-{index}"), rng, num_tokens=NUM_TOKENS, text=text)
             for index in range(3)
         ]
-        keys = [(group.problem.problem_id, place) for group in groups for place in (0, 1)]
-        return groups, {key: TRACES[key[1]] for key in keys}
+        return groups, TRACES * len(groups)
 
     def evaluations(step):
         if step in (0, num_steps):
@@ -238,7 +238,8 @@ def write_sweep(runs_dir, name="delta"):
 def atlas_of(folder):
     """A small atlas, on the rollouts of a run or on random ones."""
     grid = Grid(key="distances", title="Angles", x=Axis(), rows=("a", "b"), values=((0.0, 1.0), (1.0, 0.0)))
-    answer = Sentence(f"2 distinct methods on {folder.name if folder else 'random rollouts'}.")
+    rollouts = f"{len(steps_in(folder.rollouts_dir))} steps of {folder.name}" if folder else "random rollouts"
+    answer = Sentence(f"2 distinct methods on {rollouts}.")
     section = Section(title="Classes", figures=(grid,))
     return Document(key="atlas", title="Classes of methods", answer=(answer,), sections=(section,))
 

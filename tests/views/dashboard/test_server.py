@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import time
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 
 from atrium.runs.run_folder import RunFolder
@@ -168,6 +170,7 @@ def test_quantities_come_with_unit_and_meaning(client):
     found = {one["name"]: one for one in ask(client, "quantities", run=indexed(client))["quantities"]}
     assert found["objective/entropy"]["unit"] == "nats"
     assert found["evaluation/sums/mean_at_k"]["is_share"]
+    assert found["evaluation/sums/truncated_frac"]["title"] == "truncated, sums, %"
     assert "step" not in found
 
 
@@ -334,6 +337,19 @@ def test_a_run_shows_its_health_machine_and_evaluations(runs_dir, client):
     health, evaluations = ask(client, "run", name=name)["document"]["sections"]
     assert [table["title"] for table in health["tables"]] == ["Health", "Machine"]
     assert evaluations["tables"][0]["title"].startswith("evaluation: sums")
+
+
+def test_commands_to_stop_or_resume_are_given_only_where_they_work(runs_dir, client):
+    here, elsewhere, imported, ended = names(client)
+    for name, host in ((here, socket.gethostname()), (elsewhere, "elsewhere")):
+        status = {"state": "running", "step": 1, "pid": os.getpid(), "host": host}
+        status["pid_started"] = psutil.Process().create_time()
+        (runs_dir / name / "status.json").write_text(json.dumps(status))
+    config = json.loads((runs_dir / imported / "config.json").read_text())
+    (runs_dir / imported / "config.json").write_text(json.dumps(config | {"kind": "imported"}))
+    expected = [{"stop"}, set(), {"delete"}, {"resume", "delete"}]
+    runs = (here, elsewhere, imported, ended)
+    eventually(lambda: [set(ask(client, "run", name=name)["commands"]) for name in runs] == expected)
 
 
 def test_where_runs_differ_is_answered_for_two_or_more(client):
@@ -556,10 +572,13 @@ def test_answers_carry_the_headers_that_keep_pages_apart(client):
     assert "unsafe-eval" not in client.get("/").headers["content-security-policy"]
 
 
-def test_the_atlas_is_of_random_rollouts_or_of_those_of_a_run(client):
+def test_the_atlas_is_of_random_rollouts_or_of_all_those_of_a_run(runs_dir, client):
     assert ask(client, "atlas")["document"]["answer"][0]["text"].endswith("random rollouts.")
     name = names(client)[0]
-    assert name in ask(client, "atlas", run=name)["document"]["answer"][0]["text"]
+    assert f"3 steps of {name}" in ask(client, "atlas", run=name)["document"]["answer"][0]["text"]
+    rollouts = runs_dir / name / "rollouts"
+    shutil.copy(rollouts / "step-000008.parquet", rollouts / "step-000012.parquet")
+    assert f"4 steps of {name}" in ask(client, "atlas", run=name)["document"]["answer"][0]["text"]
     assert client.get("/api/atlas", params={"run": "nowhere"}).status_code == 400
 
 

@@ -105,7 +105,7 @@ class ServerEngine:
 
     @property
     def num_pending(self) -> int:
-        """The number of samples that are waiting or being sampled, except those of streams."""
+        """The number of samples that are waiting or being sampled, including those of streams."""
         return sum(len(batch.waiting) + len(batch.tasks) for batch in tuple(self._batches))
 
     @property
@@ -206,7 +206,7 @@ class ServerEngine:
     def interrupt(self) -> None:
         """Make all sampling, in any thread, end with `InterruptedError` until new weights are loaded.
 
-        Streams are not affected; `CompletionStream.close` ends a stream.
+        `CompletionStream.next` raises it once, after it has returned what had finished before.
         """
         self._interrupted.set()
         for batch in list(self._batches):
@@ -269,6 +269,7 @@ class CompletionStream:
         self._engine = engine
         self._sampling = sampling
         self._batch = Batch(version=None, complete=engine._completed(sampling, None))
+        engine._batches.add(self._batch)
         self._task = engine._submit(engine._answered(self._batch))
 
     def add(self, index: int, request: GenerationRequest) -> None:
@@ -289,6 +290,7 @@ class CompletionStream:
 
     def close(self) -> None:
         """Cancel sampling, so that `next` raises `InterruptedError`."""
+        self._engine._batches.discard(self._batch)
         self._task.cancel()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from atrium.base.json_lines import Record, read_json_lines
 from atrium.base.metric_names import renamed
 from atrium.base.metrics import NUM_TOKENS
-from atrium.base.recorded import as_integer, as_number
+from atrium.base.recorded import as_finite, as_integer, as_number
 from atrium.runs.mirrors.names import evaluation_numbers
 from atrium.runs.run_folder import RunFolder
 
@@ -87,7 +87,7 @@ class RowReader:
         for record in self._metrics.read():
             step = as_integer(record.get("step"))
             if step is not None:
-                self._sampled[step] = int(as_number(record.get(NUM_TOKENS.name)) or 0)
+                self._sampled[step] = int(as_finite(record.get(NUM_TOKENS.name)) or 0)
             if step is not None and step > self.delivered_step:
                 values = {
                     name: as_number(value) for name, value in record.items() if name not in ("step", "time")

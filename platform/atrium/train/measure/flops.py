@@ -41,10 +41,13 @@ class ModelFlops:
         head = model.get_output_embeddings()  # type: ignore[operator]
         if num_heads is None or is_mixture or head is None:
             return None
+        base: nn.Module = model.base_model  # type: ignore[assignment]
+        tables = [module for module in base.modules() if isinstance(module, nn.Embedding)]
+        embeddings = {parameter for table in tables for parameter in table.parameters()}
         in_layers = (
             parameter.numel()
-            for name, parameter in model.base_model.named_parameters()  # type: ignore[union-attr]
-            if parameter.dim() == 2 and "embed" not in name
+            for parameter in base.parameters()
+            if parameter.dim() == 2 and parameter not in embeddings
         )
         head_size = getattr(config, "head_dim", None) or config.hidden_size // num_heads
         return cls(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from atrium.base.records import RolloutGroup, TokenTrace
+from atrium.base.records import TokenTrace
 from atrium.engines.collate import RolloutRows
 from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.objective import LossOutput
@@ -74,24 +73,19 @@ def exchange_traces(traces: RowTraces, ranks: Ranks) -> None:
             getattr(traces, name)[rows] = found[name][newer]
 
 
-def token_traces(
-    groups: Sequence[RolloutGroup], rows: RolloutRows, traces: RowTraces
-) -> dict[tuple[str, int], TokenTrace]:
-    """Return each rollout's traces by problem id and sample index, one value per completion token."""
-    keys = [
-        (group.problem.problem_id, rollout.sample_index) for group in groups for rollout in group.rollouts
-    ]
+def token_traces(rows: RolloutRows, traces: RowTraces) -> list[TokenTrace]:
+    """Return the trace of each row, with one value per completion token."""
     lengths, mask_BT = rows.num_completion_tokens_B, rows.batch.mask_BT.cpu().numpy()
     advantage_BT, ratio_BT, entropy_BT = (
         np.where(mask_BT, value_BT, np.float32(np.nan))
         for value_BT in (traces.advantage_BT, traces.ratio_BT, traces.entropy_BT)
     )
-    return {
-        key: TokenTrace(
+    return [
+        TokenTrace(
             advantage=tuple(advantage_BT[row, : lengths[row]].tolist()),
             ratio=tuple(ratio_BT[row, : lengths[row]].tolist()),
             entropy=tuple(entropy_BT[row, : lengths[row]].tolist()),
             clipped=tuple(traces.clipped_BT[row, : lengths[row]].tolist()),
         )
-        for row, key in enumerate(keys)
-    }
+        for row in range(len(lengths))
+    ]

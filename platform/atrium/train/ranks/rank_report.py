@@ -36,31 +36,29 @@ class RankReport:
     def add(self, step: int, measurements: Measurements) -> None:
         """Gather the ranks' values of a step. Times and memory peaks become the maximum over ranks.
 
-        The measurements must contain the sampling time and the peak memory.
+        The measurements must contain the peak memory. Sampling times are reported if all ranks measured them.
         """
         if self.ranks.is_alone:
             return
         waited_s = self.ranks.waited_s
         record = measurements.as_record()
         own = {
-            "rollout_s": record[metrics.ROLLOUT_S.name][0],
             "wait_s": waited_s - self._waited_s,
             "peak_mb": record[metrics.PEAK_MEMORY_MB.name][0],
         }
+        if metrics.ROLLOUT_S.name in record:  # on all ranks or, with continuous sampling, on none
+            own["rollout_s"] = record[metrics.ROLLOUT_S.name][0]
         self._waited_s = waited_s
         self._write({"step": step, **own})
         everyone = self.ranks.gather(own)
         measurements.agree(self.ranks)
-        for key, lowest, highest in (
-            ("wait_s", metrics.RANK_WAIT_MIN_S, metrics.RANK_WAIT_MAX_S),
-            ("peak_mb", metrics.RANK_PEAK_MIN_MB, None),
-            ("rollout_s", metrics.RANK_ROLLOUT_MIN_S, None),
-        ):
-            values = [one[key] for one in everyone]
-            measurements.add(lowest, min(values))
-            if highest is not None:
-                measurements.add(highest, max(values))
-        self._warn(step, [one["rollout_s"] for one in everyone])
+        values = {key: [one[key] for one in everyone] for key in own}
+        measurements.add(metrics.RANK_WAIT_MIN_S, min(values["wait_s"]))
+        measurements.add(metrics.RANK_WAIT_MAX_S, max(values["wait_s"]))
+        measurements.add(metrics.RANK_PEAK_MIN_MB, min(values["peak_mb"]))
+        if "rollout_s" in own:
+            measurements.add(metrics.RANK_ROLLOUT_MIN_S, min(values["rollout_s"]))
+            self._warn(step, values["rollout_s"])
 
     def _warn(self, step: int, rollout_s: list[float]) -> None:
         usual = median(rollout_s)

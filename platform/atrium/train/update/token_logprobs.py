@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from atrium.base.errors import ConfigError, MissingDependencyError, install_command
 from atrium.train.update.head_products import head_product
@@ -53,9 +55,10 @@ def token_logprobs(
     is_plain = type(head) is nn.Linear and getattr(head, "bias", None) is None
     device_type = state_MD.device.type
     if not is_plain:
+        wide = {name: one.float() for name, one in head.named_parameters()} if float32_logits else {}
         with torch.autocast(device_type, enabled=False) if float32_logits else nullcontext():
             state_MD = state_MD.float() if float32_logits else state_MD
-            logits_MV = tempered_logits(head, state_MD, temperature)
+            logits_MV = tempered_logits(partial(functional_call, head, wide), state_MD, temperature)
         return selected_logprobs(logits_MV, token_M, entropy=entropy)
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
@@ -96,9 +99,9 @@ def _function(kernel: HeadKernel) -> type[torch.autograd.Function]:
     return SlicedLogprobs
 
 
-def tempered_logits(head: nn.Module, state_MD: Tensor, temperature: float) -> Tensor:
+def tempered_logits(head: Callable[[Tensor], Tensor], state_MD: Tensor, temperature: float) -> Tensor:
     """Return the head's logits [M, V] divided by the temperature, in float32 or more."""
-    logits_MV: Tensor = head(state_MD)
+    logits_MV = head(state_MD)
     logits_MV = logits_MV.to(torch.promote_types(logits_MV.dtype, torch.float32))
     return logits_MV if temperature == 1.0 else logits_MV / temperature
 

@@ -386,7 +386,7 @@ def _about(name: str) -> Answer:
     title = f"{meaning[0].upper()}{meaning[1:]}"
     if name.startswith(_EVALUATION):
         benchmark, _, kind = name.removeprefix(_EVALUATION).rpartition("/")
-        unit, is_share = "tokens" if kind == _LENGTH else "", kind in (_MEAN, _PASS)
+        unit, is_share = "tokens" if kind == _LENGTH else "", is_share or kind in (_MEAN, _PASS)
         meaning = f"{_MEANINGS.get(kind, kind)}, on {benchmark}"
         title = f"{_TITLES.get(kind, kind)}, {benchmark}"
     shown = "%" if is_share else unit

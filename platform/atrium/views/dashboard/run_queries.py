@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from socket import gethostname
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from atrium.document.json import to_json
 from atrium.runs.diagnosis import Finding
 from atrium.runs.evaluation_document import evaluation_tables
 from atrium.runs.health import health_tables
+from atrium.runs.layout import IMPORTED
 from atrium.runs.reader import read_findings
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
@@ -171,13 +173,14 @@ def _provenance(entry: RunEntry) -> dict[str, str]:
 def _commands(entry: RunEntry) -> dict[str, str]:
     """Return shell commands for the user to copy, by action (stop, resume, delete).
 
-    The dashboard itself executes none of them.
+    A live run on another host has no command, since its process ID means nothing here. An evaluation or
+    imported run cannot be resumed. The dashboard itself executes none of the commands.
     """
     folder, status = shlex.quote(str(entry.folder.path.absolute())), entry.overview.status
     if entry.overview.state.is_live:
-        return {"stop": f"kill -INT {status.pid}"} if status.pid else {}
+        return {"stop": f"kill -INT {status.pid}"} if status.pid and status.host == gethostname() else {}
     found = {"delete": f"rm -r {folder}"}
-    if not entry.is_evaluation:
+    if entry.overview.config.get("kind") not in ("evaluation", IMPORTED):
         more = f" num_steps={2 * status.num_steps}" if entry.overview.state is RunState.FINISHED else ""
         found = {"resume": f"atrium train --resume {folder}{more}", **found}
     return found

@@ -13,7 +13,6 @@ import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,6 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 
 from atrium.base.errors import AtriumError
+from atrium.base.plain_files import cached_while_unchanged
 from atrium.document.document import Document
 from atrium.document.json import to_json
 from atrium.runs.run_folder import RunFolder
@@ -240,11 +240,13 @@ def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
 
 
 def _add_atlas(app: FastAPI, watcher: Watcher, atlas_of: Callable[[RunFolder | None], Document]) -> None:
-    made = lru_cache(maxsize=8)(atlas_of)
+    made = cached_while_unchanged(8)(lambda _rollouts, folder: atlas_of(folder))
 
     @app.get("/api/atlas")
     def atlas(run: str = "") -> Response:
-        return _json(to_json(made(watcher.scan.entry(run).folder if run else None)))
+        folder = watcher.scan.entry(run).folder if run else None
+        # The atlas of random rollouts never changes, like the folder of static files.
+        return _json(to_json(made(folder.rollouts_dir if folder else STATIC, folder)))
 
 
 def _add_sweeps(app: FastAPI, watcher: Watcher) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -70,9 +71,9 @@ def serve(
 def listening(host: str, wanted: int, *, stalled_s: float = _STALLED_S) -> socket.socket:
     """Return a listening socket on port `wanted` or one of the next 20 ports.
 
-    Raises `ConfigError` if none of them can be used or the host name is unknown. On Linux, a client that
-    receives no data for `stalled_s` seconds is disconnected, and its pending data is dropped. On other
-    systems, only the connection limit bounds the number of such clients.
+    Raises `ConfigError` if none of them can be used or `host` is not an address of this machine. On Linux, a
+    client that receives no data for `stalled_s` seconds is disconnected, and its pending data is dropped. On
+    other systems, only the connection limit bounds the number of such clients.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last = min(wanted + _NUM_PORTS_TRIED, 65_535)
@@ -84,13 +85,11 @@ def listening(host: str, wanted: int, *, stalled_s: float = _STALLED_S) -> socke
         try:
             listener.bind((host, port))
             listener.listen()
-        except socket.gaierror as error:
+        except OSError as error:
             listener.close()
-            raise ConfigError(
-                f"--host {host} cannot be used: {error.strerror}; give an address of this machine"
-            ) from error
-        except OSError:
-            listener.close()
+            reason = error.strerror
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise ConfigError(f"--host {host}: {reason}; give an address of this machine") from error
         else:
             return listener
-    raise ConfigError(f"no port from {wanted} to {last} is free on {host}; choose another with --port")
+    raise ConfigError(f"ports {wanted} to {last} of {host} cannot be used: {reason}; choose another --port")
