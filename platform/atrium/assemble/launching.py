@@ -54,7 +54,8 @@ def submit(jobs: Sequence[tuple[RunConfig, Sequence[str]]]) -> None:
     """Submit SLURM jobs and wait until they have ended.
 
     Each job is given by its configuration and the arguments with which it calls `atrium train`. Raises
-    `ConfigError` if a job is not for SLURM or the jobs need different resources, and a failed job's error.
+    `ConfigError` if a job is not for SLURM, or if the jobs need different resources. If a job fails, its
+    error is raised.
     """
     config = jobs[0][0]
     if any(other.compute.slurm is None for other, _ in jobs):

@@ -77,8 +77,8 @@ def _check_engines(config: RunConfig, num_started: int) -> None:
     shared = config.rollout.ranks_per_engine
     if num_started % shared:
         raise ConfigError(
-            f"rollout.tensor_parallel must divide the number of processes on this node, {num_started}, "
-            f"got {shared}; start a multiple of {shared}"
+            f"rollout.tensor_parallel must divide the number of processes on this node ({num_started}), "
+            f"got {shared}; start a multiple of {shared} processes"
         )
 
 

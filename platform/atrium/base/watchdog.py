@@ -33,7 +33,10 @@ def on_hang(handle: Callable[[str], None]) -> Iterator[None]:
 
 
 class Watchdog:
-    """A watchdog for one wait at a time. Its thread starts with the first wait and ends after `close`."""
+    """A watchdog that ends the process if a wait takes too long.
+
+    It watches one wait at a time. Its thread starts with the first wait and ends after `close`.
+    """
 
     def __init__(self) -> None:
         self._wait: tuple[str, float, float] | None = None

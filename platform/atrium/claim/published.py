@@ -104,8 +104,8 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
 def _unit(path: Path, scores: Sequence[str]) -> float:
     """Return the factor that converts scores without a percent sign to fractions.
 
-    The factor is 1 if one of these scores is strictly between 0 and 1, else 0.01. Raises `ConfigError` if
-    another one is greater than 1.
+    The factor is 1 if any of these scores is strictly between 0 and 1, and 0.01 otherwise. Raises
+    `ConfigError` if some of them are strictly between 0 and 1 and others are greater than 1.
     """
     plain = {float(score): score for score in scores if _is_number(score)}
     small = [score for value, score in plain.items() if 0.0 < value < 1.0]

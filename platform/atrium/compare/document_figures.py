@@ -175,7 +175,11 @@ def reward_figure(comparison: RunsComparison, rewards: Mapping[str, GroupCurve |
 def picture(
     comparison: RunsComparison, rewards: Mapping[str, GroupCurve | None]
 ) -> tuple[str, tuple[Figure, ...]]:
-    """Return a picture of a comparison: its sentences, which form the title, and its figures."""
+    """Return the title of a picture of the comparison, and the picture's figures.
+
+    The title consists of the sentences on the differences, or the number of compared methods if there are
+    many.
+    """
     sentences = [difference_sentence(comparison, pair) for pair in comparison.headline_pairs]
     if len(sentences) > _MOST_SENTENCES:
         sentences = [f"{len(sentences)} methods against {comparison.arms[0].arm.name}"]

@@ -107,7 +107,7 @@ def _downloaded(source: str, name: str, *, revision: str | None, cache_dir: Path
 
 
 def _files_on_hub(source: str, revision: str | None, cache_dir: Path) -> tuple[tuple[str, ...], str | None]:
-    """Return the name of a repository's only data file, in a tuple, and the repository's commit (or None)."""
+    """Return a tuple with the name of the repository's only data file, and the commit (or None)."""
     from huggingface_hub import HfApi, snapshot_download
 
     try:

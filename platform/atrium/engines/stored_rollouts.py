@@ -191,8 +191,8 @@ def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredC
         raise DataError(f"{where}: token_ids must be whole numbers, got null; correct the column token_ids")
     if own is not None and (ids is None or len(own) != len(ids) or not any(own)):
         raise DataError(
-            f"{where}: own must have one value for each entry of token_ids, and at least one value must be "
-            "true; correct the column own"
+            f"{where}: the column `own` must have one value for each entry of token_ids, at least one of "
+            "them true; correct it"
         )
     return StoredCompletion(
         where=where,

@@ -103,8 +103,8 @@ def correctness(value: object, stated: Stated, place: str) -> bool:
     try:
         score = _WORDS[text] if isinstance(text, str) and text in _WORDS else float(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        shown = "is missing" if value in (None, "") else f"is {str(value)[:40]!r}"
-        raise DataError(f"{place}: the score {shown}, expected true, false or a number") from None
+        shown = "nothing" if value in (None, "") else repr(str(value)[:40])
+        raise DataError(f"{place}: the score must be true, false or a number, got {shown}") from None
     if not math.isfinite(score):
         raise DataError(f"{place}: the score must be a finite number, got {score}")
     if stated.correct_at is not None:

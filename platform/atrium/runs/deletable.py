@@ -38,8 +38,8 @@ def find_deletable(runs_dir: Path, chosen: set[str]) -> Iterator[Deletable]:
 
     The kinds are `caches`, `checkpoints`, `failed-starts` and `killed`. Caches are yielded only while no run
     is in progress, and only if the folder is named `runs` or contains a run. Checkpoints are those of
-    finished runs, without the last and the best one. Resumable killed runs are yielded only if `killed` is
-    chosen.
+    finished runs, except for the last and the best checkpoint of each run. Resumable killed runs are yielded
+    only if `killed` is chosen.
     """
     runs = [read_overview(folder) for folder in list_runs(runs_dir)]
     is_idle = not any(run.state.is_live for run in runs)

@@ -124,11 +124,12 @@ def is_attainable(score: float, num_answers: int, step: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedDifference:
-    """Candidate minus baseline, with an interval for each question (None if a spread is unknown).
+    """Candidate minus baseline, with one interval per `Question`.
 
-    `choosing` is the range of the possible selection bias, or None if a number of evaluations is not stated.
-    Intervals do not cover a bias that is unknown. `num_seeds` is the smaller of the two methods' numbers of
-    seeds.
+    A `Question` names the sources of variation that an interval covers. The interval is None if the spread
+    over seeds is unknown but needed. `choosing` is the range of the possible selection bias, or None if a
+    method's number of evaluations is not stated. Intervals do not cover a bias that is unknown. `num_seeds`
+    is the smaller of the two methods' numbers of seeds.
     """
 
     value: float

@@ -1,7 +1,7 @@
 """The plan of a sweep's trials.
 
-Before the first trial runs, every planned setting is composed and checked. If a sampler chooses the settings
-from results, only the ends and choices of the space are checked.
+Before the first trial runs, every planned setting is composed and checked. If a sampler chooses settings
+based on earlier results, only the ends of each range and the listed choices are checked.
 
 A stage is one Optuna study. `search` tries the space, `baseline` tunes the baseline with at most as many
 trials, and `final` runs the winner and the baseline on fresh seeds.

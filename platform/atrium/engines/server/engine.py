@@ -110,7 +110,7 @@ class ServerEngine:
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether servers can return to earlier weights, because weight files keep them."""
+        """Whether weights are sent as files, so that servers can load earlier weights again."""
         return self._sender is None
 
     def generate(

@@ -101,7 +101,7 @@ def packed_states(model: PreTrainedModel, packing: Packing) -> Tensor:
 
 @contextmanager
 def attention_of(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Make the model use the transformers attention with the name `implementation` within the block."""
+    """Make the model use the attention `implementation` of transformers within the `with` statement."""
     before = model.config._attn_implementation
     model.config._attn_implementation = implementation
     try:
