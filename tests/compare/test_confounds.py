@@ -204,3 +204,16 @@ def test_a_version_that_one_arm_did_not_record_is_not_said_of_all_arms():
         Recorded(name="python", values={"a": ("3.11",), "b": ("3.11",)}),
     ]
     assert environment_lines(facts) == ["all arms: python 3.11", "not recorded by all arms: vllm 0.6"]
+
+
+@pytest.mark.parametrize("by", ["model.lora.rank", "grader.timeout_s"])
+def test_a_setting_that_cannot_cause_a_difference_does_not_hide_it(by, make_run):
+    runs = []
+    for value, version in ((8, "math, grader 3"), (16, "math, grader 4")):
+        for seed in (0, 1):
+            settings = {"model": {"lora": {"rank": value}}, "grader": {"timeout_s": value}}
+            runs.append(make_run("grpo", seed, {("exam", 4): [1]}, **settings))
+            data = {"model_source": str(value) * 20, "grader_version": version}
+            runs[-1].provenance_file.write_text(json.dumps({"data": data}))
+    names = {one.name for one in compare_runs(runs, by=[by]).confounds}
+    assert names >= {"grader version", "content of model.source"}

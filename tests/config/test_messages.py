@@ -201,7 +201,8 @@ def test_letters_other_than_ascii_reach_the_settings_own_checks():
         ("training.num_steps=5", "unknown key; did you mean num_steps?"),
         ("optim.learning_rate=1", "unknown key; did you mean optimizer.learning_rate?"),
         ("reward.kind=correctnes", "did you mean correctness? If not, load a kind of your own with --plugin"),
-        ("reward=./mine.py", "load the file with --plugin ./mine.py and set reward.kind, or choose from"),
+        ("reward=./mine.py", "unknown option; load the file with --plugin ./mine.py and set reward.kind"),
+        ("dataset.x.y=1", "dataset=OPTION replaces the whole section"),
         ("reward=several", "did you mean reward.kind=several?"),
     ],
 )

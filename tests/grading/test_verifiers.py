@@ -38,6 +38,8 @@ from atrium.grading.verifiers import (
         ("numeric", "1,234,567", "1234567", True),
         ("numeric", "15", "1,5", None),
         ("numeric", "1000", "1_000", False),
+        ("numeric", "1,5", "1,5", True),
+        ("numeric", "1_000", "1_000", True),
         ("numeric", "10^{400}", "10^{400}", True),
         ("numeric", "10^{400}", r"1.02 \cdot 10^{400}", False),
         ("math_tolerance", "2^{2000}", "2^{2001}", False),

@@ -190,8 +190,8 @@ BASE = {"method": "a", "seed": 0, "problem": "p", "sample": 0, "correct": 1}
     [
         ([BASE, BASE], (), "sample 0 of problem 'p' appears twice for method a, seed 0"),
         ([BASE, {**BASE, "problem": "q"}, {**BASE, "sample": 1}], (), "use --incomplete to keep the first 1"),
-        ([{**BASE, "correct": "maybe"}], (), "row 1: the score is 'maybe', expected true, false"),
-        ([{**BASE, "correct": ""}], (), "r.csv, row 1: the score must be true, false or a number, got nothing"),
+        ([{**BASE, "correct": "maybe"}], (), "row 1: the score must be true, false or a number, got 'maybe'"),
+        ([{**BASE, "correct": ""}], (), "row 1: the score must be true, false or a number, got nothing"),
         ([{**BASE, "correct": "nan"}], (), "the score must be a finite number, got nan"),
         ([{**BASE, "seed": "x"}], (), "row 1: seed must be a whole number from 0 to 2147483647, got 'x'"),
         ([{**BASE, "seed": -1}], (), "seed must be a whole number from 0"),

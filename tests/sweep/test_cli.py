@@ -82,6 +82,10 @@ def test_a_wrong_command_is_one_line_and_exit_code_2(tmp_path, monkeypatch, caps
     [
         (("seeds: [", "sedes: ["), "unknown key sedes; did you mean seeds?"),
         (("choices: [", "choices: [-0.1, "), "divergence.delta must be at least 1e-12"),
+        (
+            ("space:", "space:\n  label: {choices: [a], when: {divergence.delta: [0.1]}}"),
+            "label.when must name the arm, or a parameter before label, got divergence.delta; list it first",
+        ),
     ],
 )
 def test_a_refused_sweep_leaves_no_files(changed, said, tmp_path, monkeypatch, capsys):

@@ -128,15 +128,6 @@ def test_each_shipped_sweep_says_what_it_asks_and_uses_several_seeds():
         ),
         ({"sampler": {"kind": "gird"}}, "did you mean grid"),
         (
-            {
-                "space": {
-                    "label": {"choices": ["a"], "when": {"num_steps": [4]}},
-                    "num_steps": {"choices": [4, 5]},
-                }
-            },
-            "label.when must name the arm, or a parameter before label, got num_steps; list it first",
-        ),
-        (
             {"arms": {"a": {"divergence.delta": {"function": "equal", "of": "eps"}}}},
             "divergence.delta.of must name a variable, got eps",
         ),

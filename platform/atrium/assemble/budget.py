@@ -31,7 +31,11 @@ from atrium.train.update.updater import PolicyUpdater
 
 _CACHE = "micro_batch_tokens.json"
 # `recompute_activations` may be `auto`; the key holds its value in effect instead.
-_NO_MEMORY = {*NodeSettings.model_fields, "num_threads", "profile_step", "recompute_activations"}
+_NO_MEMORY = {*NodeSettings.model_fields, "num_threads", "profile_step", "recompute_activations"} - {
+    "num_processes",
+    "num_nodes",
+    "num_shards",
+}
 
 
 def tune_micro_batches(run: Run, updater: PolicyUpdater, *, longest: int) -> PolicyUpdater:

@@ -258,9 +258,7 @@ def _record_provenance(
     data = DataProvenance(
         benchmark_content_hashes={one.name: one.dataset.content_hash for one in loaded},
         prompt_template_hash=config.model.prompt.content_hash,
-        grader_version="; ".join(
-            dict.fromkeys(grader_version(one.verifier or config.grader) for one in loaded)
-        ),
+        grader_version=grader_version(config.grader),  # of each benchmark: `settings.grader` of its result
         prompt_hashes=prompt_hashes({one.name: one.problems for one in loaded}, encode),
         model_source=source_digests(policy, weights_digest(policy.weights())) if is_loaded else None,
     )

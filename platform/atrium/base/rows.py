@@ -91,7 +91,9 @@ def _json(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
     if isinstance(rows, dict):
         lists = [value for value in rows.values() if isinstance(value, list)]
         # A list of objects contains the rows, unless these are messages: then it is a prompt of one row.
-        has_rows = len(lists) == 1 and all(isinstance(one, dict) and "role" not in one for one in lists[0])
+        has_rows = len(lists) == 1 and all(
+            isinstance(one, dict) and not {"role", "content"} <= one.keys() for one in lists[0]
+        )
         rows = lists[0] if has_rows else [rows]
     if not isinstance(rows, list):
         raise DataError(f"{path} must contain a list of rows; write a JSON list of objects")

@@ -53,21 +53,22 @@ class Fact:
     is_long: bool = False
 
 
+_MODEL = ("model.source", "model.revision", "model.kind", "model.weights")
 FACTS = (
-    Fact(name="grader version", key="data.grader_version", is_confound=True, follows="grader."),
+    Fact(name="grader version", key="data.grader_version", is_confound=True, follows="grader.kind"),
     Fact(name="dataset content", key="data.dataset_content_hash", is_confound=True, follows="dataset."),
     Fact(
         name="rendered prompts",
         key="data.prompt_hashes",
         is_confound=True,
-        follows=("model.", "dataset.", "benchmark."),
+        follows=(*_MODEL, "model.prompt", "model.thinking", "model.date", "dataset.", "benchmark."),
         is_long=True,
     ),
     Fact(
         name="content of model.source",
         key="data.model_source",
         is_confound=True,
-        follows="model.",
+        follows=_MODEL,
         is_long=True,
     ),
     Fact(name="packing", key="compute.packing", file="config", is_confound=True),

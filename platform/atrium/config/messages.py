@@ -208,7 +208,9 @@ def _unknown_in_section(
         return f"unknown key in {parent} of kind {kind}; {_switch(parents, others, key, value)}"
     known = {f"{parent}.{name}" if parent else name for name in section.model_fields}
     known |= {other for other in _dotted_names(data, parent) if not f"{other}.".startswith(f"{key}.")}
-    found = nearest_key([key, *_dotted_names(value, "", key)][-1], known)  # the setting in an unknown section
+    inner = [key, *_dotted_names(value, "", key)][-1]  # the setting in an unknown section
+    is_known = inner.rpartition(".")[2] in {other.rpartition(".")[2] for other in known}
+    found = nearest_key(inner if is_known else key, known)
     if found is not None and len(section.model_fields) > MAX_LISTED:
         return f"unknown key; did you mean {found}?"
     text = "unknown key; " + (f"did you mean {found}? " if found is not None else "")

@@ -85,7 +85,7 @@ def put_typed(data: dict[str, Any], key: str, value: object) -> None:
         put(data, key, value)
     except (AttributeError, TypeError) as error:
         raise ConfigError(
-            f"{key}={shown(value)}: unknown key, since it goes through a value; remove the override"
+            f"{key}={shown(value)}: unknown key; {key.rpartition('.')[0]} is a single value, not a section"
         ) from error
 
 

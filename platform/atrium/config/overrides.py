@@ -207,9 +207,9 @@ def _check_option(override: Override, options: Sequence[str]) -> None:
                 near = f"; did you mean model=hub model.source={option}?"
             elif option in tags_at([group], RunConfig):  # a plugin's class has no file in conf/
                 near = f"; did you mean {group}.kind={option}?"
-            elif str(option).endswith(".py"):
-                near = f"; load the file with --plugin {option} and set {group}.kind, or"
-            is_listed = not near or len(options) <= MAX_LISTED
+            elif str(option).endswith(".py") and tags_at([group], RunConfig):
+                near = f"; load the file with --plugin {option} and set {group}.kind"
+            is_listed = not near or (near.endswith("?") and len(options) <= MAX_LISTED)
             listed = f"{'' if near else ';'} choose from {', '.join(options)}" if is_listed else ""
             raise ConfigError(f"{group}={shown(option)}: unknown option{near}{listed}")
 

@@ -46,6 +46,9 @@ MAY_CHANGE = (
 )
 """Settings and sections that may change when a run is resumed, because no training step depends on them."""
 
+_OF_RECIPE = ("every_num_steps", "num_samples", "max_new_tokens", "tests_before", "seed")
+"""Settings of `evaluation` that the recipe of a model chooses, so that its files leave them out."""
+
 BRANCH_MAY_CHANGE = (
     "experiment_name",
     *(f"optimizer.{name}" for name in OptimizerSettings.model_fields if name != "kind"),
@@ -74,8 +77,9 @@ def branched(stored: RunConfig, folder: Path, branch: BranchConfig, overrides: S
                 f"run; only these settings can be changed: {', '.join(BRANCH_MAY_CHANGE)}"
             )
         value = override.value()
-        if key == "evaluation":  # its files leave settings to the recipe of the model
-            value = {**data[key], **(read_settings(key, str(value)) if value else {})}
+        if key == "evaluation":
+            kept = {name: data[key][name] for name in _OF_RECIPE}
+            value = {**kept, **read_settings(key, str(value))} if value else data[key]
         elif isinstance(data.get(key), dict):
             value = compose([override.input_line]).model_dump(mode="json")[key]
         put_typed(data, key, value)
@@ -132,13 +136,13 @@ def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
 
 
 def _is_plain_change(override: Override) -> bool:
-    """Return whether an override sets a setting in `MAY_CHANGE` to a value without interpolations.
+    """Return whether an override sets a setting in `MAY_CHANGE` to a value other than `auto` or a reference.
 
     Such a value is checked with the stored settings. Other overrides must be composed, which fills in the
     settings that they leave out with those of the default run.
     """
     is_set = override.type in (OverrideType.CHANGE, OverrideType.FORCE_ADD)
-    is_plain = is_set and "${" not in (override.input_line or "")
+    is_plain = is_set and "${" not in (override.input_line or "") and override.value() != "auto"
     return is_plain and _changeable(override.key_or_group) == [override.key_or_group]
 
 

@@ -242,6 +242,8 @@ class NumericVerifier(ExpressionVerifier):
         """
         if len(gold) > MAX_ANSWER_CHARS or len(answer) > MAX_ANSWER_CHARS:
             return Finding(False, "too long for a number")
+        if gold.split() == answer.split() and any(map(str.isdigit, gold)):
+            return Finding(True, "the same text")
         wanted, given = _number(gold), _number(answer)
         if wanted is None or given is None:
             return None

@@ -115,15 +115,12 @@ class SpaceConfig(Section):
     @model_validator(mode="after")
     def _check_names(self) -> SpaceConfig:
         searched = {**self.variables, **self.space}
-        known = ["arm"] if self.arms else []
+        known = [*searched, *(["arm"] if self.arms else [])]
         for name, parameter in searched.items():
             for other in parameter.when:
                 if other not in known:
-                    near = "; list it first" if other in searched else suggestion(other, known)
-                    raise ValueError(
-                        f"{name}.when must name the arm, or a parameter before {name}, got {other}{near}"
-                    )
-            known.append(name)
+                    near = suggestion(other, known)
+                    raise ValueError(f"{name}.when must name a parameter that varies, got {other}{near}")
         parts: list[Mapping[str, object]] = [self.derived, *self.arms.values()]
         for key, derived in (item for part in parts for item in part.items()):
             of = derived.of if isinstance(derived, DerivedConfig) else None

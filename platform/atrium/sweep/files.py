@@ -8,7 +8,7 @@ from atrium.base.errors import ConfigError
 from atrium.config.files import read_yaml
 from atrium.config.messages import validate
 from atrium.config.nearest import suggestion
-from atrium.sweep.definition import SweepDefinition
+from atrium.sweep.definition import SpaceConfig, SweepDefinition
 
 SWEEPS_FOLDER = "sweeps"
 _PACKAGE = Path(__file__).parents[1]
@@ -77,7 +77,23 @@ def read_definition(path: Path, **changes: object) -> SweepDefinition:
     if isinstance(name := data.get("predictions"), str):
         predicted = read_yaml(path.parent / name, str(path.parent / name))
         data["contrasts"] = predicted.get("contrasts") if isinstance(predicted, dict) else predicted
-    return validate(SweepDefinition, data, str(path))
+    definition = validate(SweepDefinition, data, str(path))
+    for space in (definition, definition.baseline):  # stored sweeps may have another order
+        if space is not None:
+            _check_order(space, path)
+    return definition
+
+
+def _check_order(space: SpaceConfig, path: Path) -> None:
+    """Raise `ConfigError` if a parameter's `when` names a later parameter, which never has a value yet."""
+    before = {"arm"}
+    for name, parameter in {**space.variables, **space.space}.items():
+        if late := next((other for other in parameter.when if other not in before), None):
+            raise ConfigError(
+                f"{path}: {name}.when must name the arm, or a parameter before {name}, got {late}; "
+                "list it first"
+            )
+        before.add(name)
 
 
 def tiny(definition: SweepDefinition) -> SweepDefinition:

@@ -1,8 +1,8 @@
 """Search spaces: the assignments in a space, and the settings and overrides of an assignment.
 
 An assignment gives each active parameter a value. Parameters are assigned in the order of `parameters`, so a
-condition can refer only to earlier parameters (`SpaceConfig` checks this). This module has no side effects,
-does not use Optuna, and does not compose configurations.
+condition can refer only to earlier parameters (`read_definition` checks this). This module has no side
+effects, does not use Optuna, and does not compose configurations.
 """
 
 from __future__ import annotations
