@@ -122,7 +122,7 @@ def changes(recorded: object) -> list[str]:
     named = {str(one["name"]): one for one in _mappings(recorded)}
     for name, one in named.items():
         if name not in _loaded:
-            how = f"load it with {FLAG} and its path" if name.endswith(".py") else "install its package"
+            how = f"load it with {FLAG} {name}" if name.endswith(".py") else "install its package"
             raise ConfigError(f"plugin {name} (sha256 {one.get('sha256')}) is recorded but not loaded; {how}")
     lines = []
     for plugin in loaded():

@@ -22,10 +22,10 @@ _HIGHEST = 6.0
 
 
 def window_pictures(arms: Sequence[Arm], clip: Window) -> list[Picture]:
-    """Return a picture with a panel per arm, and one of the (l, u) plane with the arms' windows.
+    """Return a picture with one panel per divergence, and a picture of the (l, u) plane with the windows.
 
-    Only divergences of the ratio that have a budget get a panel. The plane has every arm with a window that
-    all tokens share. If no arm has a panel, only the plane is returned.
+    Only divergences of the ratio that have a budget get a panel. The plane shows each arm whose window is the
+    same for all tokens. If no arm has a panel, only the plane is returned.
     """
     panels = {
         arm.name: (arm.config.of_ratio, arm.delta)

@@ -21,8 +21,8 @@ PROBABILITIES = (0.01, 0.1, 0.3, 0.5, 0.9)
 class Arm:
     """A divergence at a budget.
 
-    `name` is the name of its file (from `arms_at`, its kind), followed by the budget if `named_arms` was
-    given one.
+    `name` is the name of the divergence's file, or the divergence's kind if `arms_at` created the arm.
+    `named_arms` appends the budget to the name, unless the budget comes from the file.
     """
 
     name: str

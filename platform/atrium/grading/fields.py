@@ -118,11 +118,11 @@ class Field:
         return self.real_power(self.inexact(base), self.inexact(exponent))
 
     def whole_power(self, base: Amount, exponent: int) -> Amount:
-        """Return an integer power of an inexact number, which may be negative or complex."""
+        """Return `base`, an inexact real or complex number, raised to an integer power."""
         return base**exponent if isinstance(base, complex) else self.real_power(base, exponent)
 
     def real_power(self, base: Amount, exponent: Amount) -> Amount:
-        """Return a power of a real inexact number; beyond the range of floats, the result of `overflow`."""
+        """Return a power of a real inexact number, or the result of `overflow` beyond the range of floats."""
         try:
             return base**exponent
         except OverflowError:

@@ -282,8 +282,8 @@ def _group(raw: list[str], start: int) -> tuple[str | None, int]:
 def _set_text(words: str) -> str:
     r"""Return the token for `\text{words}`.
 
-    A synonym such as `and` becomes its symbol (`\land`), a number, or a single letter that is no symbol of a
-    unit, loses the `\text`, and other words remain text.
+    A synonym such as `and` becomes its symbol (`\land`). A number, or a single letter that is not the symbol
+    of a unit, loses the `\text`. Other words remain text.
     """
     words = " ".join(re.sub(r"~|\\[,;:! $]|\$", " ", words).split())
     bare = words.replace(" ", "").lower()

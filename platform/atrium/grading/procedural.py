@@ -159,7 +159,7 @@ def _generate(problem: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _at_difficulty(task: str, level: int, curricula: Mapping[str, Any], base: dict[str, int]) -> Any:  # noqa: ANN401 - untyped
-    """Return the generator's settings at a level of its curriculum, counted from 0."""
+    """Return the generator's settings at the given level of the task's curriculum; levels count from 0."""
     if task not in curricula:
         raise DataError(
             f"dataset.difficulty={level} cannot be used with {task}, which has no levels; remove it and "

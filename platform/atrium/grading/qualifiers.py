@@ -143,10 +143,11 @@ def family_letters(wanted: Tokens, given: Tokens, conditions: Conditions) -> tup
 def _undeclared(tokens: Tokens, declared: str) -> str:
     """Return the letter that stands for all integers in an answer without conditions, or an empty text.
 
-    `declared` is the letter that the other answer declares, or empty. It is returned if it is empty, if this
-    answer contains it, or if this answer does not have exactly one letter. Otherwise the answer's only letter
-    is returned if it may stand for integers: after a label, as in `n = 3m`, any letter of `_WHOLE`, and
-    without a label only `k`, since other letters may denote given numbers.
+    `declared` is the letter that the other answer declares, or empty if that answer declares none. `declared`
+    is returned unchanged if it is empty, if the value of this answer contains it, or if this value does not
+    contain exactly one letter. Otherwise the only letter is returned if it may stand for integers. After a
+    label, as in `n = 3m`, this may be any letter of `_WHOLE` that the label does not contain; without a
+    label, only `k`, since other letters may denote given numbers.
     """
     *label, value = split(tokens, frozenset(("=", r"\neq"))) or ((),)
     letters = _letters(value)
@@ -182,9 +183,11 @@ def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Cond
 
 
 def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: Leaf) -> bool | None:
-    """Return whether `a + bk` and `c + dm` give the same set over all integers, or None if undecided.
+    """Return whether `a + bk` and `c + dm` give the same set for all integers k and m, or None if undecided.
 
-    If the number of steps between `a` and `c` has no value, more than 12 steps count as different.
+    The comparison is undecided unless `d` equals `b` or `-b`. The sets are then the same if `c - a` is an
+    integer multiple of `b`. If (c - a) / b cannot be evaluated as a finite real number, only the multiples
+    from -12 to 12 are tried.
     """
     first, second = (
         [substituted(tokens, letter, (number,)) for number in "012"]

@@ -33,9 +33,9 @@ class SeveralReward(Reward):
     """The weighted sum of several rewards.
 
     A completion's sum excludes rewards that abstain and rewards of weight 0; if no reward remains, the
-    completion has no reward. The sum does not depend on the order of the rewards.
-    `algorithm.advantage.per_reward` says whether the rewards are added before or after their statistics are
-    computed.
+    completion has no reward. The sum does not depend on the order of the rewards. By default, the baseline
+    and scale of the advantage apply to the sum. With `algorithm.advantage.per_reward`, they apply to each
+    reward before the rewards are weighted and added.
     """
 
     kind: Literal["several"] = "several"

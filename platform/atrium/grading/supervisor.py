@@ -92,7 +92,7 @@ class _Worker:
 
 
 class _Own(threading.local):
-    """The data of one thread: its worker, and whether the thread is one of the supervisor's."""
+    """The data of one thread: its worker, and whether the supervisor runs jobs in this thread."""
 
     worker: _Worker | None = None
     runs_jobs = False

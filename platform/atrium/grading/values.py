@@ -98,7 +98,7 @@ def close(first: Value, second: Value, tolerance: Tolerance) -> bool | None:
 
 
 def is_integer(number: Number) -> bool:
-    """Return whether a number is an exact integer, which no float is."""
+    """Return whether a number is an exact integer. The result is False for all floats."""
     return isinstance(number, Fraction) and number.denominator == 1
 
 

@@ -119,9 +119,10 @@ def _of_reals(rest: Tokens) -> Tokens | None:
 
 
 def _without(tokens: Tokens) -> Tokens | None:
-    r"""Return a difference of sets, with bare points as a set: `\mathbb{R} \setminus 4` with `\{4\}`.
+    r"""Return a difference of sets, with braces added around bare points.
 
-    Returns None if the tokens are not a difference of two sets.
+    For example, `\mathbb{R} \setminus 4` becomes `\mathbb{R} \setminus \{4\}`. Returns None if the tokens are
+    not a difference of two sets.
     """
     parts = split(tokens, frozenset((r"\setminus",)))
     if len(parts) != 2 or not RELATIONS.isdisjoint(parts[1]) or r"\mid" in tokens:

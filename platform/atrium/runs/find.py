@@ -62,8 +62,8 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
 def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = None) -> RunFolder:
     """Return the run named by `wanted`: `last`, a path, `<experiment>/<run>`, or part of a run's name.
 
-    The name `last` stands for the latest run that the query `last` accepts. None accepts every run except
-    failed starts, which no query can select.
+    The name `last` stands for the latest run that the query `last` accepts. If `last` is None, every run
+    qualifies. Failed starts never qualify.
 
     Raises `RunFolderError` if several runs match, or if none does. If none matches, the message suggests a
     similar name or lists the latest runs.

@@ -20,8 +20,8 @@ class RunLock:
     """An exclusive lock on the file `path`, held from construction until `release` or process exit.
 
     The constructor raises `RunFolderError` if the lock is already held, by another process or by another
-    `RunLock` of this one. `owner` describes the holder in the error message. On file systems without locks,
-    the lock has no effect.
+    `RunLock` in this process. `owner` describes the holder in the error message. On file systems without
+    locks, the lock has no effect.
     """
 
     def __init__(self, path: Path, owner: str) -> None:

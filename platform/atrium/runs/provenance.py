@@ -100,8 +100,9 @@ def code_version(
 
     The diff is redacted and truncated to `MAX_DIFF_BYTES`, and at most 200 untracked files are named. Changes
     below the paths in `but`, such as files that the command itself writes, are left out. Without a checkout
-    or git, the values are None and `untracked` is empty. If git fails later, `is_dirty` is None unless a
-    change is known.
+    or git, the values are None and `untracked` is empty. If git can read the commit but not the diff or the
+    untracked files, the part that it cannot read is None or empty, and `is_dirty` is None unless the other
+    part shows a change.
     """
     unknown: dict[str, object] = {"commit": None, "diff": None, "is_dirty": None, "untracked": []}
     if project_dir is None:
@@ -221,8 +222,8 @@ def _output(command: list[str], *, timeout_s: float) -> str | None:
 def _shareable(diff: str, environment: Mapping[str, str]) -> str:
     """Return the diff without secrets, truncated to `MAX_DIFF_BYTES`.
 
-    Secrets are removed from twice as much text before the truncation, so that a secret that would be cut in
-    two is found.
+    Secrets are removed from the first `2 * MAX_DIFF_BYTES` characters before the truncation, so that a secret
+    at the cut is still complete when it is searched for.
     """
     searched = diff[: 2 * MAX_DIFF_BYTES]
     data = redact(searched, environment).encode("utf-8", "replace")

@@ -1,7 +1,7 @@
 """Readers of run directories in any state: running, killed, damaged, empty, or of a newer version.
 
 Damaged content raises no error: the readers return what is readable. `RunOverview.problems` and
-`MetricTable.num_unreadable` describe most of the rest.
+`MetricTable.num_unreadable` report most of the content that is not readable.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def read_overview(folder: RunFolder) -> RunOverview:
     """Read the overview of a run from the small files of its run directory.
 
     If the run is in progress, killed or lost, the end of `metrics.jsonl` is read too, since its last step may
-    be later than the recorded one. Unreadable files raise no error.
+    be later than the step in `status.json`. Unreadable files raise no error.
     """
     problems: list[str] = []
     status, state = RunStatus(), RunState.UNKNOWN

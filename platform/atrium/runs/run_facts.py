@@ -52,7 +52,7 @@ class RunFacts:
     def missing_answers(self, extracted: str) -> str:
         """Describe why the grader may have found almost no answers, and name the settings to check.
 
-        `extracted` is the share of completions with an extracted answer, as text.
+        `extracted` is the share of completions with an extracted answer, formatted for the message.
         """
         none = f"the grader {self.grader} extracted an answer from {extracted} of the completions"
         if self.thinks:

@@ -109,7 +109,7 @@ class RunFolderWriter(Listener):
     def rollouts(self, step: int, groups: Sequence[RolloutGroup], traces: Sequence[TokenTrace]) -> None:
         """Write a step's rollouts to a Parquet file if `wants_rollouts` returns True for the step.
 
-        `traces` contains the per-token values of each rollout, in the order of the groups, or nothing.
+        `traces` contains the per-token values of each rollout, in the order of the groups, or is empty.
         """
         if not self.wants_rollouts(step):
             return

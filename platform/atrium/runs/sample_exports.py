@@ -2,8 +2,8 @@
 
 Rows come from `sample_files.read_samples`; the rows of a problem must follow one another. lm-eval's samples
 are JSON Lines with all answers to a problem in `resps`; lighteval's details are Parquet with `doc`,
-`model_response` and `metric`. Both contain the question in place of the prompt, because rows have no prompt:
-the evaluation's record names the prompt template.
+`model_response` and `metric`. Rows contain no prompt, so both formats contain the question instead. The
+evaluation's record names the prompt template.
 
 Source: output files of lm-evaluation-harness 0.4 and lighteval 0.13. Field names inside lighteval's columns
 have changed between its releases.

@@ -79,7 +79,7 @@ def write_rollouts(
 ) -> None:
     """Write a step's rollouts to one Parquet file.
 
-    `traces` contains one trace per rollout, in the order of the groups, or nothing. Raises `OSError` if the
+    `traces` contains one trace per rollout, in the order of the groups, or is empty. Raises `OSError` if the
     file cannot be written.
     """
     rows = []

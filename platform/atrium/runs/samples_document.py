@@ -59,8 +59,8 @@ def _mean(values: Sequence[float | None], unit: Unit) -> Value:
 def _problems(name: str, samples: Sequence[Sample]) -> Section:
     """Return a section with one row per problem.
 
-    Its columns are the correct answers, the reference answer, the most frequent answer, the mean length in
-    tokens and the share of truncated answers.
+    The columns are the problem id, the number of correct answers, the reference answer, the most frequent
+    answer, the mean length in tokens and the share of truncated answers.
     """
     by_problem: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:

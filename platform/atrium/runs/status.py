@@ -55,7 +55,7 @@ class RunState(StrEnum):
     """The state of a run.
 
     `killed`, `lost` and `unknown` are never recorded in `status.json`; readers infer them. A run is `unknown`
-    if its status cannot be read or names another state.
+    if its status cannot be read or contains a state that is not in this enumeration.
     """
 
     STARTING = "starting"

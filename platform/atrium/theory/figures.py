@@ -150,9 +150,9 @@ def bias_picture(biases: Sequence[EstimatorBias], methods: Sequence[Faithfulness
 
 
 def regression_picture(findings: RegressionFindings) -> Picture:
-    """Return panels of the error of each objective's optimum by sampler, and of GVPO's reward by KL.
+    """Return a panel with the error of each objective by sampler, and a panel with GVPO's reward by KL.
 
-    The second panel also shows the best reward at each KL.
+    The error of an objective is that of its optimum. The second panel also shows the best reward at each KL.
     """
     steps, samplers = findings.steps, list(dict.fromkeys(one.sampler for one in findings.optima))
     errors = Lines(

@@ -128,7 +128,7 @@ def total_variation(p_B: Tensor, q_B: Tensor) -> Tensor:
 
 
 def relative_error(found: Tensor, truth: Tensor) -> float:
-    """Return the norm of the difference divided by the norm of `truth`."""
+    """Return the norm of `found` - `truth`, divided by the norm of `truth`."""
     return float((found - truth).norm() / truth.norm())
 
 
@@ -159,7 +159,7 @@ def batch_at(anchor_BT: Tensor, *, reward_B: Tensor, group_B: Tensor, reference_
 
 
 def prepared(objective: Objective, batch: Batch, tokens: PolicyTokens) -> MinibatchConstants:
-    """Return the constants of the objective's prepare phase in the first step."""
+    """Return the result of the objective's prepare phase, computed from the objective's initial state."""
     return objective.prepare(
         batch, tokens if objective.needs.prepare_pass else None, objective.initial_state()
     )

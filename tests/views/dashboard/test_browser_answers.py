@@ -396,7 +396,7 @@ def test_a_collapse_is_an_alert_line_by_its_name_and_a_filter(page, runs_dir, ma
     alert.wait_for()
     assert alert.inner_text() == "⚠ collapsed: 1 of 3 runs of atr from step 3 · ratios · rollouts"
     alert.locator("summary").click(position={"x": 4, "y": 4})
-    assert alert.locator("p").inner_text().endswith(", seeds 5), entropy gone in 1 run")
+    assert alert.locator("p").inner_text().endswith(", seed 5), entropy gone in 1 run")
     places = [link.get_attribute("href") for link in alert.locator("a").all()]
     assert ["zoom=1_23" in places[0], "step=3" in places[1], "step=3" in places[2]] == [True] * 3
     alert.get_by_role("link", name="rollouts").click()

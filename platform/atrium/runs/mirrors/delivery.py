@@ -258,7 +258,7 @@ class Mirrors(Listener):
 
 
 class MirrorThread(threading.Thread):
-    """A thread that delivers one run to one tracker. It gives up `LINGER_S` after the end of the run.
+    """A thread that delivers one run to one tracker. It gives up `LINGER_S` seconds after the end of the run.
 
     `make` creates the delivery. `problem` is the latest error, or None. Setting the event `wake` ends a pause
     early. Setting the event `is_closing` tells the thread that the run directory is complete.

@@ -130,10 +130,10 @@ class MLflowDestination:
 
     @contextmanager
     def _new_database(self, lock: int) -> Iterator[None]:
-        """Create a missing database in a subprocess while the `with` block runs, since this takes seconds.
+        """Create a missing local database in a subprocess while the `with` block runs.
 
-        The subprocess inherits the file descriptor `lock`, so that no other process creates the database if
-        this process is killed.
+        The creation takes seconds. The subprocess inherits the file descriptor `lock`. If this process is
+        killed, the lock therefore stays held until the database is complete.
         """
         if not self._is_local() or Path(self._uri.removeprefix("sqlite:///")).exists():
             yield

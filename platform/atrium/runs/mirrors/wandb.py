@@ -2,9 +2,9 @@
 
 Every step is one row of W&B's history with the run's own step number. W&B accepts steps only in increasing
 order, so rows that it already has are left out, and a repeated delivery adds nothing. A process cannot
-continue another process's offline copy: it deletes all earlier copies of the run and writes a new one from
-the first step. An evaluation added to an earlier step cannot be added to W&B's history; it appears in the
-summary.
+continue the offline copy of another process. Each process therefore deletes all earlier offline copies of the
+run and writes a new one from the first step. An evaluation added to an earlier step cannot be added to W&B's
+history; it appears in the summary.
 """
 
 from __future__ import annotations

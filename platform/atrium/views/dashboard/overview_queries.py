@@ -132,7 +132,7 @@ def _groups(
 
 
 def _document(compared: RunsComparison | None, benchmark: str | None, rows: Sequence[Row]) -> Document:
-    """Return the overview document: the answer, warnings and differences, and the table of methods.
+    """Return the overview document: answer, warnings, a figure of differences, and the table of methods.
 
     Without a comparison, the document has only the table.
     """

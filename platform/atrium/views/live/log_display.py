@@ -117,7 +117,10 @@ class LogDisplay(Listener):
             self._line(step_line(step, self._num_steps, metrics, self._pace))
 
     def evaluation(self, result: BenchmarkResult) -> None:
-        """Print the main results of an evaluation; step 0 is left out if no training has begun."""
+        """Print the main results of an evaluation.
+
+        The line names the step unless the evaluation is at step 0 and `begin` has not been called.
+        """
         step = "" if self._pace is None and result.step == 0 else f" at step {result.step}"
         self._line(f"evaluation{step}: {result.benchmark}  {evaluation_text(result.results)}")
 

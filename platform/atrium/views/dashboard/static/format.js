@@ -79,7 +79,7 @@ export function valueText(given, unit, isSigned = false) {
   const value = known(given);
   if (value === null || Number.isNaN(value)) return DASH;
   const text = Number.isFinite(value) ? BY_UNIT[unit](Math.abs(value)) : "∞";
-  if (/^[0.]+$/.test(text)) return text;
+  if (/^[0.]+( s| B)?$/.test(text)) return text;
   return (value < 0 ? MINUS : isSigned ? "+" : "") + text;
 }
 
