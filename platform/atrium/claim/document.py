@@ -112,9 +112,9 @@ def _word(claim: Claim, scale: str, results: Results) -> str:
 
 
 def _experiments(claims: Sequence[Claim], results: Mapping[str, Results]) -> Table:
-    """Return a table with one row per completed experiment.
+    """Return a table of the completed experiments, with the claims that each result concerns.
 
-    Claims that differ only in their place in the paper share an experiment, and therefore a row.
+    Claims that agree in all other columns share a row.
     """
     rows: dict[tuple[Cell, ...], list[str]] = {}
     for claim in claims:

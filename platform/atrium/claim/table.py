@@ -83,7 +83,10 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 def _mistake(
     row: Mapping[str, Any], arms: Sequence[str], seeds: Sequence[int], num_samples: int
 ) -> str | None:
-    """Return a message about the first value of a row that does not match the design, or None."""
+    """Return a message about the first value in a row that is invalid or not in the design.
+
+    Returns None if all values are valid.
+    """
     method, seed, sample = row["method"], row["seed"], row["sample"]
     if method not in arms:
         return f"unknown method {method}; the claim's arms are {' and '.join(arms)}"

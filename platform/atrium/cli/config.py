@@ -15,7 +15,7 @@ with every default filled in and every `auto` replaced by its value on this mach
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the configuration of the overrides `argv`; raise `ConfigError` if they are invalid."""
+    """Print the configuration composed from the overrides in `argv`; raise `ConfigError` for invalid ones."""
     parser = CommandParser("config", _DESCRIPTION)
     parser.add_overrides()
     parser.add_seed_plan()

@@ -90,7 +90,11 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--json", action="store_true", help=content)
 
     def add_address(self, port: int, range_: Callable[[str], int], *, meaning: str) -> None:
-        """Add --host and --port; `range_` parses the port, `meaning` describes its default in the help."""
+        """Add --host and --port.
+
+        `port` is the default port, and `meaning` describes this default in the help. `range_` parses the
+        value of --port.
+        """
         self.add_argument(
             "--host",
             default="127.0.0.1",
@@ -176,7 +180,10 @@ class CommandParser(argparse.ArgumentParser):
         return as_setting if setting and is_named(setting, name) else near or as_setting
 
     def _wanted(self, message: str) -> str:
-        """Return the help, in parentheses, of the argument that `message` calls missing, or empty text."""
+        """Return the help, in parentheses, of the argument whose value is missing according to `message`.
+
+        Returns an empty string if `message` reports another error, or if no such argument is found.
+        """
         lacking = re.match(r"argument (\S+): expected|.* required: (\w+)", message)
         name = lacking and (lacking[1] or lacking[2])
         found = [one.help for one in self._actions if name in ("/".join(one.option_strings), one.metavar)]

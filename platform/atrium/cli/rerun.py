@@ -1,4 +1,4 @@
-"""`atrium rerun`: train a new run with the stored settings of another."""
+"""`atrium rerun`: train a new run with the stored settings of an earlier run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atrium.runs.find import TRAINED, find_run
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train a new run with the stored settings of another and return 0; may raise `AtriumError`."""
+    """Train a new run with an earlier run's stored settings and return 0; may raise `AtriumError`."""
     parser = CommandParser(
         "rerun",
         "Train a new run with the settings of another, including its seed. On the same machine and with\n"

@@ -15,8 +15,8 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recorded configuration in which obsolete settings of `rollout` are replaced or removed.
 
     Engines in separate processes or on a cluster become vLLM servers. If the engine cannot run as a server,
-    or if the prompt has stop strings, the engine runs inside the trainer's process instead. Only
-    `rollout.overlap=true` is kept, so that validation reports it.
+    or if the prompt has stop strings, the engine runs inside the trainer's process instead. The obsolete
+    `rollout.overlap=true` is kept, so that validation rejects it.
     """
     recorded = mapping_at(data, "rollout")
     if not recorded:

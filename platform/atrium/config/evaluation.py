@@ -150,7 +150,7 @@ def _read(config: RunConfig) -> dict[str, object]:
 def _with_own_engine(config: RunConfig, parsed: Sequence[Override]) -> RunConfig:
     """Return the configuration with the engine's settings for evaluations.
 
-    Engine settings that `parsed` overrides keep the given values.
+    Engine settings that are set in `parsed` keep their values.
     """
     answering = config.rollout.for_evaluation()
     assert answering is not None  # `_check_engine`
@@ -164,9 +164,10 @@ def checkpoint_evaluation(
 ) -> EvaluationSettings:
     """Return the settings for an evaluation of a run's checkpoint.
 
-    `trained` is the run's configuration, which provides the settings that `overrides` does not change, except
-    those of `tracking` and of several processes. `policy` is the folder of the checkpoint's model. Raises
-    `ConfigError` for an override that an evaluation does not allow.
+    Settings without an override are those of `trained`, the run's configuration, with these exceptions: the
+    evaluation runs as one process, the engine has its settings for evaluations (the default engine is used if
+    the run's engine cannot sample), and the settings of `tracking` are the defaults. `policy` is the folder
+    of the checkpoint's model. Raises `ConfigError` for an override that an evaluation does not allow.
     """
     parsed = _checked(overrides)
     for override in parsed:

@@ -193,7 +193,7 @@ def _located(detail: Details, data: object) -> tuple[list[str], object]:
 
 
 def _is_alone(data: object) -> TypeGuard[list[Any]]:
-    """Return whether `data` is a list with a single section."""
+    """Return whether `data` is a list whose only element is a mapping, as for a list with one section."""
     return isinstance(data, list) and len(data) == 1 and isinstance(data[0], Mapping)
 
 

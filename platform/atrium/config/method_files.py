@@ -168,9 +168,11 @@ def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
 
 
 def _spaced(text: str) -> str:
-    """Return a value in Hydra's grammar as YAML: quoted texts are escaped, and colons followed by a space.
+    """Convert a value from Hydra's grammar to YAML text.
 
-    YAML would read `{kind:clip}` as one key.
+    In lists, mappings and quoted values, quoted strings are converted to YAML's double-quoted form, and every
+    other colon is followed by a space. Other values are returned unchanged. Without the space, YAML would
+    read `{kind:clip}` as one key.
     """
     if not text.startswith(("{", "[", '"', "'")):
         return text

@@ -138,8 +138,8 @@ def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
 def _is_plain_change(override: Override) -> bool:
     """Return whether an override sets a setting in `MAY_CHANGE` to a value other than `auto` or a reference.
 
-    Such a value is checked with the stored settings. Other overrides must be composed, which fills in the
-    settings that they leave out with those of the default run.
+    Such a value can be inserted into the stored settings. Any other override must be composed first, which
+    also adds the default value of every setting that the override does not set.
     """
     is_set = override.type in (OverrideType.CHANGE, OverrideType.FORCE_ADD)
     is_plain = is_set and "${" not in (override.input_line or "") and override.value() != "auto"

@@ -52,11 +52,12 @@ class Curve:
 class Stated:
     """Command-line options that supply or override the content of a source.
 
-    `method`, `seed`, `benchmark` and `step` apply to all rows and replace columns that would be recognized by
-    their names. In a table, `columns` cannot contain them too; a trainer's recorded step must equal `step`.
-    `columns` contains the columns by role, such as `score` (`--map`). Scores of at least `correct_at` count
-    as correct. If `incomplete` is set, problems are cut to the smallest number of samples, and truncated
-    files are accepted.
+    `method`, `seed`, `benchmark` and `step` apply to all rows and take precedence over columns that are
+    recognized by their names. In a table, assigning a column to one of these roles as well is an error. If a
+    trainer's file records the step, `step` must be the same. `columns` maps roles, such as `score`, to
+    columns (`--map`). Scores of at least `correct_at` count as correct. If `incomplete` is set, the problems
+    of a benchmark are reduced to the smallest number of samples of any of them, and truncated files are
+    accepted.
     """
 
     method: str = ""

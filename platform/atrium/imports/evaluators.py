@@ -70,8 +70,8 @@ def read_lm_eval(path: Path, first: Row, stated: Stated) -> Source:
 class _LmEval:
     """A reader of one task's samples.
 
-    Scores from the filter `plain` belong to the task's own benchmark. The scores from each other filter
-    belong to a separate benchmark.
+    `plain` is the filter of the file's first row. Its scores belong to the task's own benchmark, and the
+    scores of each other filter belong to a separate benchmark.
     """
 
     task: str
@@ -81,10 +81,10 @@ class _LmEval:
     stated: Stated
 
     def benchmark(self, name: str) -> str:
-        """Return the name of the benchmark to which a filter's scores belong.
+        """Return the name of the benchmark to which the scores of the filter `name` belong.
 
-        This is the name given by `--benchmark`, or else the task's name. For filters other than `plain`,
-        `.<filter>` is added.
+        This is the value of `--benchmark` if given, otherwise the task's name. For filters other than
+        `self.plain`, `.<filter>` is appended.
         """
         benchmark = self.stated.benchmark or self.task
         return benchmark if name == self.plain else f"{benchmark}.{name}"

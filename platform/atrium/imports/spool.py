@@ -283,7 +283,7 @@ class Spool:
 
 
 def _disagreement(known: Mapping[int, Mapping[str, float]], new: Mapping[int, Mapping[str, float]]) -> str:
-    """Name a metric and step at which two curves differ by more than rounding.
+    """Return a metric and step at which two curves differ by more than rounding, as `<metric> at step <n>`.
 
     Returns an empty string if the curves agree wherever both have values.
     """

@@ -96,10 +96,10 @@ def chosen_columns(
 ) -> dict[str, str]:
     """Return the column of each role that has one: the stated column, or else one with a known name.
 
-    Roles in `constants` have a fixed value and no column. A column whose name fits `problem` but that
-    contains a text becomes the column of `question`. Raises `ConfigError` for an unknown role, a stated
-    column that does not exist or has a role in `constants`, and a role that several columns could have. An
-    ambiguous role in `_OPTIONAL` raises no error and has no column.
+    Roles in `constants` have a fixed value and no column. If the only column with a name for `problem`
+    contains text instead of an id, it becomes the column of `question`. Raises `ConfigError` for an unknown
+    role, a stated column that does not exist or has a role in `constants`, and a role that several columns
+    could have. An ambiguous role in `_OPTIONAL` raises no error and has no column.
     """
     names = _names(row)
     for role, column in stated.items():

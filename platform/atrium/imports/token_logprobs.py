@@ -73,7 +73,7 @@ def _rollout(row: Row, columns: Mapping[str, str], place: str) -> dict[str, Any]
 
 
 def _numbers(row: Row, column: str, place: str) -> list[float]:
-    """Return the numbers in a column, which contains a list or a list in JSON.
+    """Return the numbers in a row's column, whose value is a list or the JSON text of a list.
 
     Returns an empty list for a missing value. Raises `DataError` unless all numbers are finite.
     """

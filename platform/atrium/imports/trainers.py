@@ -142,7 +142,8 @@ def _asked(prompt: str) -> str:
 def printed_in_curve(curve: Curve, benchmark: str, step: int, num_samples: int) -> float | None:
     """Return an evaluation's Mean@K from the metrics of verl or prime-rl, or None if it is not known.
 
-    It is unknown if no metric, or more than one, fits. verl's metrics are not compared with `benchmark`.
+    The mean is known only if exactly one metric at `step` has a matching name. The names of prime-rl's
+    metrics must contain `benchmark` and K (`num_samples`), and those of verl's metrics only K.
     """
     names = re.compile(
         rf"val-core/.*/mean@{num_samples}|eval/{re.escape(benchmark)}/all/[^/]+/avg@{num_samples}"
