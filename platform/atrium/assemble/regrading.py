@@ -152,8 +152,8 @@ def _version_of(recorded: Verifier | None, version: object) -> str:
     """Return a run's recorded grader version, with the kind of the benchmark's `recorded` verifier."""
     if not isinstance(version, str):
         return "unknown"
-    # Training runs and older evaluations record the run's own grader; all kinds share its versions.
-    return f"{recorded.kind}, {version.split('; ')[0].partition(', ')[2]}" if recorded else version
+    # A run records the version of its own grader; all kinds share its versions.
+    return f"{recorded.kind}, {version.partition(', ')[2]}" if recorded else version
 
 
 def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:
