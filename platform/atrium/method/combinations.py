@@ -169,7 +169,7 @@ class PrefixBudget(Divergence):
 
     @property
     def of_single_tokens(self) -> bool:  # type: ignore[override]
-        """Whether the inner divergence depends on the sampled token's probability besides the ratio."""
+        """Whether the inner divergence depends on the sampled token's probability as well as on the ratio."""
         return self.of.of_single_tokens
 
     @property

@@ -36,9 +36,9 @@ Budget = Annotated[float, Field(ge=1e-12, le=100.0)]
 class Divergence(Part, axis=True):
     """The trust region's measure of distance from the anchor.
 
-    `of_single_tokens` is True if the window depends on the sampled token's probability, `has_window` False if
-    no bounds on the ratio are equivalent to the divergence, and `measures_tokens` True if `token_divergence`
-    returns each token's value.
+    `of_single_tokens` says whether the window depends on the sampled token's probability, `has_window`
+    whether the divergence is equivalent to bounds on the ratio, and `measures_tokens` whether
+    `token_divergence` returns each token's value.
     """
 
     of_single_tokens: ClassVar[bool] = False
@@ -67,9 +67,9 @@ class Divergence(Part, axis=True):
         return self.window()
 
     def window_at(self, probability: float) -> Window | None:
-        """Return the window of a token with behavior probability `probability`, or None without a window.
+        """Return the window of a token whose behavior probability is `probability`.
 
-        Raises `ValueError` for a probability outside (0, 1).
+        Returns None if the divergence has no window. Raises `ValueError` for a probability outside (0, 1).
         """
         if not 0.0 < probability < 1.0:
             raise ValueError(f"probability must be greater than 0 and less than 1, got {probability}")
@@ -81,7 +81,8 @@ class Divergence(Part, axis=True):
     def widths(self) -> tuple[float, float] | None:
         """Return the distances below and above 1 at which the constraint binds (see `Region.widths`).
 
-        None stands for 1 - l and u - 1. Other distances occur only if ratio 0 cuts off the window [l, u].
+        None means 1 - l and u - 1 for the window [l, u]. The distances differ from these only if the window
+        is cut off at ratio 0.
         """
         return None
 
@@ -174,7 +175,10 @@ class BudgetDivergence(Divergence):
         return windows.window(self.kind, self.delta)
 
     def widths(self) -> tuple[float, float] | None:
-        """Return (u - 1, u - 1) if D is symmetric about 1 and ratio 0 cuts off the window, otherwise None."""
+        """Return (u - 1, u - 1) for a symmetric D whose window is cut off at ratio 0, otherwise None.
+
+        D is symmetric if its value depends only on |w - 1|.
+        """
         window = self.window()
         is_cut = self.kind in ("ratio", "total_variation", "chi2") and window.lower == 0.0
         return (window.upper - 1.0, window.upper - 1.0) if is_cut else None
@@ -213,7 +217,7 @@ class AsymmetricRatio(Divergence):
         return Window(max(0.0, 1.0 - self.epsilon_low), 1.0 + self.epsilon_high)
 
     def widths(self) -> tuple[float, float] | None:
-        """Return (epsilon_low, epsilon_high) if ratio 0 cuts off the range, or None otherwise."""
+        """Return (epsilon_low, epsilon_high) if the range is cut off at ratio 0, or None otherwise."""
         return (self.epsilon_low, self.epsilon_high) if self.epsilon_low > 1.0 else None
 
 

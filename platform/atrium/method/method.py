@@ -105,10 +105,10 @@ class Method:
         ]
 
     def _rounding_noise(self, use: Use) -> tuple[float, str]:
-        """Return the estimated error of the gate's log-ratio due to bfloat16, and the gate's level as text.
+        """Return the estimated bfloat16 error of the gate's log-ratio, and a text for the gate's level.
 
-        The error is in nats. It is 0 if the run does not use bfloat16, if there is no gate, or if the trainer
-        computes the log-probabilities of both policies.
+        The error is in nats. It is 0, and the text is empty, if the run does not use bfloat16, if there is no
+        gate, or if the trainer computes the log-probabilities of both policies.
         """
         gate = self.algorithm.ratio.gate
         is_engine = use.behavior_logprobs == "engine" or use.reads_stored
@@ -124,10 +124,10 @@ class Method:
 
     @property
     def anchors(self) -> frozenset[Anchor]:
-        """The anchors named by ratios, corrections, token weight and KL penalties, except `reference`.
+        """The anchors of ratios, corrections, the token weight and KL penalties, except `reference`.
 
-        A token weight without its own `weigh`, such as `top_entropy`, has no anchor. Importance weights in KL
-        penalties, which are relative to the behavior policy, do not add it.
+        A token weight that does not override `weigh`, such as `top_entropy`, has no anchor. The behavior
+        policy in the importance weights of KL penalties does not count as an anchor.
         """
         chosen = self.algorithm
         found: list[Anchor] = [
@@ -176,7 +176,7 @@ class Method:
     def _spelled_out(self) -> Method:
         """Return the method with `signed_weight_clip` replaced by the equivalent `by_sign` over a window.
 
-        Returns the method itself if its surrogate is another one, or if the surrogate's bounds exclude 1.
+        Returns the method unchanged if it has another surrogate, or if the surrogate's bounds exclude 1.
         """
         short = self.algorithm.surrogate
         if not isinstance(short, SignedWeightClip) or not short.lower <= 1.0 <= short.upper:

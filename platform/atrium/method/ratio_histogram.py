@@ -48,7 +48,7 @@ def log_ratio_edges() -> Floats:
 def ratio_quantile(counts_N: NDArray[np.int64], share: float) -> float:
     """Return the ratio below which the given share of counted tokens lies, interpolated within its bin.
 
-    The error is at most one bin's width, 4 % of log w. Raises `ValueError` if the count is zero.
+    The error is at most the width of one bin. Raises `ValueError` if the count is zero.
     """
     below_N = np.cumsum(counts_N)
     if below_N[-1] == 0:

@@ -81,11 +81,11 @@ class AveragedReference(Reference):
 
 
 class BoundedReference(Reference):
-    """The policy after the latest step at which its KL per token from the reference exceeded a bound.
+    """The policy after the latest step at which the running mean of its KL exceeded a bound.
 
-    The KL is the step's k3 estimate of KL(policy || reference) on the sampled tokens, averaged over steps as
-    smoothing x (mean so far) + (1 - smoothing) x (this step's). A new mean starts each time the reference
-    moves.
+    The KL of a step is the k3 estimate of KL(policy || reference) per sampled token. The running mean becomes
+    smoothing x (running mean) + (1 - smoothing) x (KL of the step) at each step, and starts anew whenever the
+    reference moves.
     """
 
     kind: Literal["token_kl"] = "token_kl"

@@ -53,7 +53,7 @@ class Surrogate(Part, axis=True):
     shapes_weight
         Whether the surrogate changes only the weight, and leaves a weight of 1 unchanged.
     weight_level
-        The level of the weight that the surrogate requires, or None.
+        The level that the weight ratio must have, or None if any level is allowed.
     regresses
         Whether the surrogate fits the policy's change since the start of the step to the rewards. Such a
         surrogate has a gradient even if every advantage is 0.

@@ -106,8 +106,9 @@ def share_after_batch(share: float, window: Window) -> float:
     """Return the share of good answers after training on one batch until the window stops all changes.
 
     Training raises the share p of good answers until its ratio is u, and lowers the share 1 - p of bad ones
-    until its ratio is l. The looser bound decides: min(1, max(u p, 1 - l (1 - p))). A result of this project
-    (`docs/designs.md`), for decisions of one token and small steps.
+    until its ratio is l. The looser bound decides: min(1, max(u p, 1 - l (1 - p))). This approximation
+    assumes that one token decides whether an answer is good, and that steps are small (see
+    `docs/designs.md`).
 
     Examples
     --------

@@ -113,11 +113,11 @@ def _hull(known: Sequence[Uncertainty | None]) -> Interval | None:
 class ScoredArms:
     """The scores of every arm, in arrays `value_SP` of shares in [0, 1].
 
-    `values` maps each arm to one array per benchmark, and `seeds` to the seed of each row; benchmarks have
-    equal weights. `measure` and `benchmark` name the scores. `family` is the family of differences whose
-    intervals hold simultaneously. `clusters` names every problem's cluster, by benchmark. `is_paired` is True
-    if all arms have the same seeds by design, however few, and False if no seeds are paired; with None,
-    `pair_seeds` decides.
+    `values` maps each arm to one array per benchmark, and `seeds` maps each arm to the seeds of the rows.
+    Benchmarks have equal weights. `measure` and `benchmark` name the scores. `family` is the family of
+    differences whose intervals hold simultaneously. `clusters` names every problem's cluster, by benchmark.
+    `is_paired` is True if all arms have the same seeds by design, however few, and False if no seeds are
+    paired; with None, `pair_seeds` decides.
     """
 
     values: Mapping[str, Sequence[Floats]]
@@ -191,8 +191,9 @@ class ScoredArms:
     def leaders(self, diverged: Mapping[str, Collection[int]]) -> tuple[str, ...]:
         """Return the arms that may be the best, the arm with the highest score first.
 
-        These are the arms with the highest score, and the arms not shown to be worse than it, under either
-        reading of diverged runs (a comparison with the best after Hsu).
+        Under each reading of diverged runs, these are the arm with the highest score and all arms that are
+        not shown to be worse than it (Hsu's comparison with the best). The result has the arms of both
+        readings.
         """
         readings = (self, self.as_always_wrong(diverged)) if any(diverged.values()) else (self,)
         return tuple(dict.fromkeys(name for one in readings for name in one._leaders()))

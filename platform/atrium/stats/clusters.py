@@ -37,9 +37,9 @@ def cluster_numbers(names: Sequence[str | None]) -> NDArray[np.int64] | None:
 
 
 def clusters_words(num: int) -> str:
-    """Return text for `num` clusters: `12 clusters`, or for few, `new problems of these 2 sources`.
+    """Return text for `num` clusters: `12 clusters`, or `new problems of these 2 sources` for fewer than six.
 
-    With few clusters, the interval is for new problems of these clusters only.
+    With fewer than six clusters, the interval is for new problems of these clusters only.
     """
     if num >= MIN_CLUSTERS:
         return f"{num} clusters"

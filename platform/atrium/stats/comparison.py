@@ -143,9 +143,9 @@ def verdict(
 
 
 def verdict_on(difference: CrossedMean, num_seeds: tuple[int, int], *, names: tuple[str, str]) -> Verdict:
-    """Return the verdict on a difference, by its interval for new seeds and new problems.
+    """Return the verdict on a difference, based on its interval for new seeds and new problems.
 
-    `num_seeds` and `names` are those of the baseline and of the candidate, in this order.
+    `num_seeds` and `names` list the baseline first.
     """
     another, this = difference.new_seeds_and_problems, difference.new_seeds
     return judged(

@@ -103,8 +103,8 @@ class CrossedMean:
     on new problems.
 
     `new_seeds` is also None if the estimated variance over seeds is 0, which would give an interval of zero
-    width. The other two are also None if a benchmark has fewer than two problems. `components` is None for
-    one seed or fewer than two problems.
+    width. `new_seeds_and_problems` and `new_problems` are also None if a benchmark has fewer than two
+    problems. `components` is None for one seed or fewer than two problems.
     """
 
     value: float
@@ -124,8 +124,8 @@ class CrossedMean:
 class _Known(NamedTuple):
     """A variance of the mean, its degrees of freedom, and the weight of one additional outcome.
 
-    The ends of an interval are computed as if this outcome had been observed. A weight of 0 (`further`) means
-    that no outcome is added.
+    The ends of an interval are computed as if one more outcome, with weight `further` in the mean, had been
+    observed. If `further` is 0, no outcome is added.
     """
 
     variance: float

@@ -98,9 +98,10 @@ def sampling_interval(
     sample. For k = 1 the estimate is p (1 - p) / (n - 1). A problem has floor(n / k) disjoint blocks of k
     samples and adds floor(n / k) - 1 degrees of freedom.
 
-    Each end is computed as if one more block had been observed, and is at least as far from the mean as a
-    binomial bound for the problems whose estimate is exactly 1 (lower end) or 0 (upper end). The interval is
-    therefore too wide for greedy decoding, which has no sampling noise.
+    Each end is computed as if one more block had been observed. Problems whose estimate is exactly 1 or 0
+    appear to have no sampling noise. A binomial bound on their error therefore limits how close the lower end
+    (estimates of 1) or the upper end (estimates of 0) can be to the mean. For greedy decoding, which has no
+    sampling noise, the interval is too wide.
     """
     num_correct_P = _checked(num_correct_P, num_samples)
     if k < 1:

@@ -45,7 +45,7 @@ class FailureRate:
 
 
 def exact_interval(count: float, num: int, *, confidence: float = 0.95) -> Interval:
-    """Return the Clopper-Pearson interval of the share `count` / `num`; its coverage is never too low."""
+    """Return the Clopper-Pearson interval of `count` / `num`; its coverage is at least `confidence`."""
     if not 0 <= count <= num or num < 1:
         raise ValueError(
             f"count must be between 0 and num, and num at least 1, got count={count} and num={num}"

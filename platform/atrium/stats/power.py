@@ -58,8 +58,9 @@ class Plan:
 def plan(pilots: Sequence[VarianceComponents], effect: float) -> Plan | None:
     """Return a plan from the variance components of a study's differences from its baseline.
 
-    Returns None without components, which require two seeds, and if the runs do not vary: runs that are too
-    short to learn anything cannot predict other runs. Raises `ValueError` for an effect of 0.
+    Returns None if `pilots` is empty (components require two seeds), or if the mean components are all 0:
+    runs that are too short to learn anything cannot predict other runs. Raises `ValueError` for an effect of
+    0.
     """
     components = pooled(pilots)
     if components is None or components.seed + components.problem + components.residual <= 0.0:
@@ -97,7 +98,8 @@ def standard_error(
 
     With new problems, the variance is seed / S + problem + residual / S, with Satterthwaite's degrees of
     freedom for the expected mean squares. With the same problems, it is (seed + residual) / S, with S - 1
-    degrees of freedom. As in `crossed`, new problems use the latter if its interval is wider.
+    degrees of freedom. As in `crossed`, the result for new problems is that for the same problems if the
+    latter gives a wider interval.
     """
     if num_seeds < 2:
         raise ValueError(
@@ -150,8 +152,8 @@ def detectable_difference(
 ) -> float:
     """Return the smallest difference, at most 1, that `num_seeds` seeds per arm detect with power 0.8.
 
-    Returns 1 if even that difference is not detected. The test has level 0.05. The power holds with assurance
-    0.8, given the pilot's `components`.
+    Returns 1 if even a difference of 1 is not detected, and 0 if the standard error is 0. The test has level
+    0.05. The power is reached with assurance 0.8, given the pilot's `components`.
     """
     error, degrees = assured_error(components, num_seeds, problems)
     if error == 0.0 or power(1.0, error, degrees) < POWER:
@@ -167,8 +169,7 @@ def num_seeds_needed(components: VarianceComponents, effect: float, problems: Pr
     """Return the smallest number of seeds (at least 2) per arm that detects `effect`.
 
     Power and assurance are 0.8. Returns None if 1,000 seeds are too few. Raises `ValueError` for an effect of
-    0. For new problems, the variance over problems remains whatever the number of seeds, and only more
-    problems help.
+    0. For new problems, more seeds do not reduce the variance over problems; only more problems do.
     """
 
     def suffices(num_seeds: int) -> bool:
@@ -181,9 +182,9 @@ def num_seeds_needed(components: VarianceComponents, effect: float, problems: Pr
 
 
 def fewest(suffices: Callable[[int], bool], most: int) -> int | None:
-    """Return the smallest number from 2 to `most` for which `suffices` is True, by bisection, or None.
+    """Return the smallest number from 2 to `most` for which `suffices` is True, or None if there is none.
 
-    `suffices` must stay True for all larger numbers.
+    The search is a bisection, so `suffices` must stay True for all larger numbers.
     """
     found = bisect_left(range(2, most + 1), True, key=suffices) + 2
     return found if found <= most else None

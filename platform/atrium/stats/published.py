@@ -266,7 +266,8 @@ def _combined(value: float, terms: Sequence[_Term], added: Sequence[float]) -> I
 def _seed_spreads(*arms: Sequence[StatedScore]) -> list[tuple[float, int, float]] | None:
     """Return (standard deviation over seeds, number of seeds, degrees of freedom) for each method.
 
-    Returns None if a standard deviation is unknown.
+    The standard deviation is the mean over the method's benchmarks, and the number of seeds is the smallest
+    of any benchmark. Returns None if a standard deviation is unknown.
     """
     found = []
     for arm in arms:

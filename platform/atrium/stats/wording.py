@@ -234,7 +234,7 @@ def for_paper(
 ) -> str:
     """Return the sentence for a paper, without the period. `names` lists the baseline first.
 
-    `settings` describes other differences between the arms than their methods. `together` describes the
+    `settings` describes differences between the arms other than their methods. `together` describes the
     family of differences over which the interval is simultaneous.
     """
     baseline, candidate = names
