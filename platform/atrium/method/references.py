@@ -84,7 +84,7 @@ class BoundedReference(Reference):
     """The policy after the latest step at which the running mean of its KL exceeded a bound.
 
     The KL of a step is the k3 estimate of KL(policy || reference) per sampled token. The running mean becomes
-    smoothing x (running mean) + (1 - smoothing) x (KL of the step) at each step, and starts anew whenever the
+    smoothing x (running mean) + (1 - smoothing) x (KL of the step) at each step, and restarts whenever the
     reference moves.
     """
 
