@@ -223,7 +223,7 @@ class VllmSettings(EngineSettings):
             )
 
     def check_machine(self, device: str) -> None:
-        """Raise `MissingDependencyError` without vLLM or numba, `ConfigError` for GPU settings on a CPU."""
+        """Raise `MissingDependencyError` for a missing package, `ConfigError` for GPU settings on a CPU."""
         super().check_machine(device)
         if not self.servers or self.sends_weights:
             check_vllm(device)

@@ -44,10 +44,11 @@ def shared_memory_of(pid: int | str) -> set[Path]:
 
 
 def end_with_trainer() -> None:
-    """Start a thread that kills this process once the trainer has exited; do nothing without a trainer.
+    """Start a thread that kills this process once the trainer that started it has exited.
 
-    Before the process is killed, the folders in `FOLDERS` and the shared memory of vLLM's queues are deleted.
-    If the trainer has already exited, this happens at once.
+    Before the process is killed, the folders listed in the environment variable `ATRIUM_SERVER_FOLDERS` and
+    the shared memory of vLLM's queues are deleted. If the trainer has already exited, this happens at once.
+    The function does nothing in a process that no trainer started.
     """
     trainer = os.environ.get(TRAINER)
     if trainer is None or any(thread.name == _THREAD for thread in threading.enumerate()):
