@@ -54,6 +54,15 @@ def test_json_object_with_a_list_of_messages_or_texts_is_one_row(prompt, tmp_pat
     assert list(read_rows(tmp_path / "rows.json")) == [row]
 
 
+def test_an_empty_list_in_a_json_object_has_no_rows_unless_other_values_are_beside_it(tmp_path):
+    path = tmp_path / "rows.json"
+    row = {"problem": "2+2", "answer": "4", "tags": []}
+    path.write_text(json.dumps(row))
+    assert list(read_rows(path)) == [row]
+    path.write_text('{"problems": []}')
+    assert list(read_rows(path)) == []
+
+
 @pytest.mark.parametrize(
     "text",
     [

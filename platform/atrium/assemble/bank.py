@@ -27,7 +27,10 @@ from atrium.train.collect import RolloutCollector
 
 @dataclass(frozen=True)
 class StoredReward:
-    """A reward function that returns stored rewards, and those of `sampled` for other completions."""
+    """A reward function that returns stored rewards.
+
+    For a completion without a stored reward, it returns the reward that the function `sampled` computes.
+    """
 
     sampled: RewardFunction
 

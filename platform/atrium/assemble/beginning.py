@@ -228,7 +228,7 @@ def _read_stored(file: Path, wanted: str) -> RunConfig:
 
 
 def _named(jobs: Sequence[tuple[Sequence[str], RunConfig]]) -> dict[str, dict[str, object]]:
-    """Return the configurations of all jobs with the first job's seed, keyed by job name.
+    """Return the configurations of the jobs that have the first job's seed, keyed by job name.
 
     A job is named after its overrides, without the seed and without overrides that all jobs share.
     """

@@ -74,7 +74,10 @@ def is_held_out(benchmark: BenchmarkConfig) -> bool:
 
 
 def own_benchmark(part: Dataset, dataset: DatasetConfig, origin: Origin) -> LoadedBenchmark:
-    """Return the problems in `part`, which `dataset` holds out, as a benchmark for the run's own grader."""
+    """Return a benchmark of the problems in `part`, to be graded by the run's own grader.
+
+    `part` contains problems that `dataset` holds out from training.
+    """
     require_stop = isinstance(dataset, ArithmeticDatasetConfig) or dataset.require_stop
     return LoadedBenchmark(dataset=part, verifier=None, require_stop=require_stop, origin=origin)
 

@@ -274,9 +274,9 @@ def go_back(run: str, step: int) -> Path | None:
     """Rewind a run to the checkpoint of `step`, and return the folder to which later records were moved.
 
     `run` is the path of the run directory. Step 0 is the run's start: it needs no checkpoint, and all records
-    are moved, including those from before training. Returns None if there were no records to move. Raises
-    `ConfigError` if the step has no checkpoint, `CheckpointError` if the checkpoint is damaged, and
-    `RunFolderError` if another process trains the run, before anything is changed.
+    are moved, including those from before training. Returns None if there were no records to move. Before
+    anything is changed, raises `ConfigError` if the step has no checkpoint, `CheckpointError` if the
+    checkpoint is damaged, and `RunFolderError` if another process trains the run.
     """
     folder = RunFolder.open(run)
     with folder.lock():

@@ -72,7 +72,7 @@ def requirements() -> dict[str, list[str]]:
     """Return the requirements of each extra, such as `torch>=2.6`, keyed by the name of the extra.
 
     The key "" stands for the base installation. The requirements are read from pyproject.toml in a checkout,
-    else from the metadata of the installed package.
+    otherwise from the metadata of the installed package.
     """
     checkout = Path(atrium.__file__).resolve().parents[2] / "pyproject.toml"
     if checkout.is_file():
@@ -94,7 +94,10 @@ def requirement_name(requirement: str) -> str:
 
 
 def unmet(requirement: str) -> str | None:
-    """Return the reason why a requirement is not met, or None if it is met or not for this platform."""
+    """Return the reason why a requirement is not met, or None.
+
+    The result is None if the requirement is met or does not apply to this platform.
+    """
     name = requirement_name(requirement)
     version = installed_version(name)
     unfound = None if version else f"{name} is not installed (needed: {requirement})"

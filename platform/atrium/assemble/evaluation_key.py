@@ -1,8 +1,9 @@
 """Cache keys of the evaluation before training: hashes of everything that affects its samples.
 
 Settings of the model, engine, sampling and grader are part of the key unless this module lists them as
-settings that cannot change an answer or a grade, or whose effect is hashed separately. A new one is therefore
-part of the key by default. Of the settings of `compute`, only those listed here are part of the key.
+settings that cannot change an answer or a grade, or whose effect is hashed separately. A new setting is
+therefore part of the key by default. Of the settings of `compute`, only those listed here are part of the
+key.
 """
 
 from __future__ import annotations

@@ -89,9 +89,9 @@ def reads_rounded_weights(config: RunConfig) -> bool:
 def _num_on_device(config: RunConfig, trains: bool) -> int:
     """Return the number of server processes that share the device of a trainer process.
 
-    On a CPU, this is an equal share of all server processes. On GPUs, it is the largest number of server
-    processes on one of the trainer's GPUs. In an evaluation, every GPU that servers use is considered.
-    Servers that the run does not start are not counted.
+    On a CPU, server processes are divided equally among the trainer processes. On GPUs, it is the largest
+    number of server processes on one of the trainer's GPUs. In an evaluation, every GPU that servers use is
+    considered. Servers that the run does not start are not counted.
     """
     rollout, compute = config.rollout, config.compute
     if rollout.servers:
@@ -258,7 +258,10 @@ def plan_notes(run: RunConfig) -> list[str]:
 
 
 def _split_notes(rollout: EngineSettings) -> list[str]:
-    """Return a note on vLLM's share or cache on the trainer's GPU, or an empty list if they share no GPU."""
+    """Return a list with a note on the GPU memory that vLLM uses in the trainer's process.
+
+    The list is empty if the engine is not vLLM or runs as servers.
+    """
     if not isinstance(rollout, VllmSettings) or rollout.placement == "server":
         return []
     sleeps = f", and releases it during updates (sleep_level={rollout.sleep_level})" if rollout.sleeps else ""

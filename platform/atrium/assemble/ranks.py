@@ -96,8 +96,8 @@ def fixed_for_ranks(config: RunConfig, ranks: Ranks) -> RunConfig:
 def _planned_tokens(config: RunConfig, num_ranks: int) -> int:
     """Return a number of tokens per micro-batch that is predicted to fit the GPU of a rank.
 
-    The maximum is halved until the plan fits, but not below the length of one row. On a CPU or a GPU of
-    unknown memory, return `compute.max_micro_batch_tokens`.
+    `compute.max_micro_batch_tokens` is halved until the plan fits, but not below the length of one row. On a
+    CPU or a GPU of unknown memory, this setting is returned unchanged.
     """
     run = changed(config, compute={"num_processes": num_ranks, "num_nodes": 1, "slurm": None})
     if config.compute.device == "cpu" or (num_bytes := device_bytes(run)) is None:
@@ -116,9 +116,9 @@ def restore_and_truncate(
 ) -> Checkpoint | None:
     """Return a resumed run's newest checkpoint, and move the records of later steps to another folder.
 
-    Returns None for a new run and for a run without a checkpoint, all of whose records are moved. Raises
-    `CheckpointError` before anything is changed if the newest checkpoint is damaged, or if the recorded steps
-    show that later checkpoints are missing.
+    Returns None for a new run. If a resumed run has no checkpoint, all of its records are moved and the
+    result is None. Raises `CheckpointError` before anything is changed if the newest checkpoint is damaged,
+    or if the recorded steps show that later checkpoints are missing.
     """
     if config.resume is None:
         return None

@@ -149,7 +149,11 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list
 
 
 def _version_of(recorded: Verifier | None, version: object) -> str:
-    """Return a run's recorded grader version, with the kind of the benchmark's `recorded` verifier."""
+    """Return the version of the grader that graded a benchmark's stored answers, or `unknown`.
+
+    `version` is the recorded version of the run's own grader. Its kind is replaced by that of `recorded`, the
+    benchmark's verifier, if that is known.
+    """
     if not isinstance(version, str):
         return "unknown"
     # A run records the version of its own grader; all kinds share its versions.

@@ -211,7 +211,7 @@ def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path |
 def _private_folder(parent: Path, setting: str = "rollout.weights_dir") -> Path:
     """Create a folder in `parent` that other users cannot read; errors name the `setting` that chooses it.
 
-    Folders that killed trainers on this machine have left in `parent` are deleted.
+    Folders left in `parent` by trainers that were killed on this machine are deleted.
     """
     with suppress(OSError):  # such as a folder that another run is deleting
         for owner in parent.glob(f"{_PREFIX}*/{_OWNER}"):

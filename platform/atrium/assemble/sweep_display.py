@@ -61,8 +61,8 @@ class Progress:
         """Return text such as `7 of 20 runs, 1:12, about 2:14 left`.
 
         The estimate of the time left takes finished steps of unfinished runs into account. It is omitted
-        until this display has seen as many steps as three runs have. If more trials will be planned later,
-        the text says `at least` and `for these`, because their runs are not counted.
+        until the steps finished since the display started add up to three runs. If more trials will be
+        planned later, the text says `at least` and `for these`, because their runs are not counted.
         """
         trials = state["trials"]
         done, known = sum(map(_num_done, trials)), sum(trial["num_seeds"] for trial in trials)
@@ -140,7 +140,8 @@ class Lines:
 def live_view(state: Mapping[str, Any], progress: str = "") -> RenderableType:
     """Return a view of a sweep for one screen: the progress of the stages, then a table of trials.
 
-    If the table would be too long, running trials come first and the last ones are left out.
+    If the table would be too long, running trials are listed first, and the rows that do not fit are left
+    out.
     """
     from rich import box
     from rich.console import Group

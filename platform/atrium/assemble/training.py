@@ -83,11 +83,11 @@ def run_training(
 ) -> Path:
     """Train as configured, or resume the run in `config.resume`; return the run directory.
 
-    The status in the run directory records how the run ended. Ctrl-C and other stop signals write a
-    checkpoint after the current step and raise `Interrupted`; before the session's first step, they raise it
-    at once. `grader` is the run's grader, which the caller closes. `overrides` are recorded as typed.
-    `watcher` receives the run's events after all other listeners, and may end the run by raising `Pruned` or
-    `Interrupted`.
+    The status in the run directory records how the run ended. After Ctrl-C or another stop signal, the run
+    finishes the current step, writes a checkpoint and raises `Interrupted`. Before the session's first step,
+    it raises `Interrupted` at once. `grader` is the run's grader, which the caller closes. `overrides` are
+    recorded as typed. `watcher` receives the run's events after all other listeners, and may end the run by
+    raising `Pruned` or `Interrupted`.
     """
     torch.set_num_threads(config.compute.num_threads)
     if config.compute.device == "cpu":
@@ -152,7 +152,7 @@ class RunContext:
 
     @property
     def servers(self) -> ServerEngine | None:
-        """The engine if its servers sample while the trainer updates the policy, else None."""
+        """The engine if its servers sample while the trainer updates the policy, otherwise None."""
         return self.engine if self.config.rollout.lag and isinstance(self.engine, ServerEngine) else None
 
 

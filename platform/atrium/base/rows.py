@@ -44,9 +44,10 @@ def read_rows(path: Path, columns: Collection[str] = (), *, parse: Parse = parse
     """Yield the rows of a file. The file's suffix determines its format; `parse` parses JSON text.
 
     Of a Parquet file, only `columns` are read, and the values of all other columns are None. If the file has
-    none of `columns`, all columns are read. An object in a JSON file is one row, unless its only list
-    contains objects that are not messages: then these are the rows. Raises `DataError` for an unreadable or
-    damaged file, and for an unknown suffix.
+    none of `columns`, all columns are read. If a JSON file contains an object instead of a list, the object
+    is one row. However, if exactly one of its values is a list, and this contains only objects that are not
+    messages, then these objects are the rows. If the object's only value is an empty list, there are no rows.
+    Raises `DataError` for an unreadable or damaged file, and for an unknown suffix.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -91,7 +92,9 @@ def _json(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
     if isinstance(rows, dict):
         lists = [value for value in rows.values() if isinstance(value, list)]
         # A list of objects contains the rows, unless these are messages: then it is a prompt of one row.
-        has_rows = len(lists) == 1 and all(
+        # An empty list beside other values is one of the row's values.
+        may_be_rows = len(lists) == 1 and (lists[0] or len(rows) == 1)
+        has_rows = may_be_rows and all(
             isinstance(one, dict) and not {"role", "content"} <= one.keys() for one in lists[0]
         )
         rows = lists[0] if has_rows else [rows]

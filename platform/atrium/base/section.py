@@ -155,7 +155,10 @@ class Choice(Section):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> Any:  # noqa: ANN401 - a private type of pydantic's
-        """Return a schema that accepts any value for an axis, and only the class itself for a value."""
+        """Return the schema of the class. The schema of an axis accepts any value of the axis.
+
+        The schema of a value of an axis accepts only this class.
+        """
         if not cls.is_axis() or not cls.kinds:
             return handler(source)
         return handler.generate_schema(Annotated[reduce(or_, cls.values()), Field(discriminator=cls.tag)])

@@ -12,7 +12,7 @@ TEXT_ID = "text-"
 def text_key(text: str) -> str:
     r"""Return a hash (16 hex digits) of a text, ignoring the amount of white space and the Unicode form.
 
-    It matters, however, whether two characters are separated by white space at all.
+    Texts have different keys, however, if two characters are separated by white space in only one of them.
 
     >>> text_key("1 + 1 =") == text_key("  1 +\n1 = ") != text_key("1 + 2 =")
     True

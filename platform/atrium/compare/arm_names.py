@@ -2,9 +2,10 @@
 
 An arm is named after its algorithm, or after the label that its runs record. If several arms share that name,
 the settings that distinguish an arm from the others are appended. If an algorithm or label has arms with
-several seeds, its arms with a single seed are called "other runs". They do not change the name of any other
-arm, except that its numbers are not rounded if both would have the same name. If the user chooses the
-settings that group the runs, the values of these settings name the arms instead, and there are no other runs.
+several seeds, its arms with a single seed are called "other runs". They do not affect the names of the
+remaining arms, with one exception: where rounding would give an arm of each kind the same name, the numbers
+in both names are not rounded. If the user chooses the settings that group the runs, the values of these
+settings name the arms instead, and there are no other runs.
 """
 
 from __future__ import annotations

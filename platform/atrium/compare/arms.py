@@ -1,4 +1,4 @@
-"""Arms: groups of runs that differ only in their seeds, and tests for equal methods.
+"""Arms (groups of runs that differ only in their seeds), and checks whether two arms use the same method.
 
 By Theorem 4.2 of arXiv 2602.05494, a divergence that is a function of the ratio alone is equivalent to a
 window [l, u]. Two arms with equal windows and otherwise equal settings are therefore one method with two
@@ -38,10 +38,10 @@ class Arm:
 
     `settings` are the settings of the group's first run, and `all_settings` those of all its runs, including
     runs that `runs` leaves out because another run has the same seed or because of a plan. Both lack the run
-    length if it does not distinguish methods. `window` is None if the divergence has no constant window, or
-    none is known. `method` is None if this version cannot read the method, for instance without a plugin.
-    `use` contains the properties of the first run on which the method's parts depend, or None if the settings
-    do not determine them. `recorded_key` is the method's key as recorded by the first run.
+    length if it does not distinguish methods. `window` is None if the divergence has no constant window or if
+    its window is unknown. `method` is None if this version cannot read the method, for instance without a
+    plugin. `use` contains the properties of the first run on which the method's parts depend, or None if the
+    settings do not determine them. `recorded_key` is the method's key as recorded by the first run.
     """
 
     name: str

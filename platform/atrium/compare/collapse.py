@@ -21,10 +21,10 @@ SCORE_FELL = "score below its start"
 def collapses_of(overview: RunOverview) -> dict[str, int] | None:
     """Return the findings that make a run count as collapsed, with the step at which each began (0: unknown).
 
-    These are the collapses that `runs.diagnosis` found at the end of training, and `SCORE_FELL`. The result
-    is empty if the run did not collapse. It is None if no collapse was found and the last score cannot be
-    compared with a score before training, because a score is missing, samples cannot be read, or the problems
-    differ.
+    These are the collapses that `runs.diagnosis` found at the end of training, and `SCORE_FELL` if the last
+    scores are significantly below those before training. The result is empty if the run did not collapse. It
+    is None if no collapse was found and the last score cannot be compared with a score before training,
+    because a score is missing, samples cannot be read, or the problems differ.
     """
     found = {rule: step for rule, step in recorded_findings(overview.folder).items() if rule in COLLAPSES}
     has_fallen = _has_fallen(overview)

@@ -195,11 +195,11 @@ def unknown_words(unknown: Mapping[str, tuple[str, ...]], *arms: str) -> str:
 
 
 def environment_lines(environment: Sequence[Recorded]) -> list[str]:
-    """Return a line with the versions and hardware that all arms share, and lines with the others.
+    """Return up to three lines on versions and hardware: the same in all arms, partly recorded, different.
 
-    A fact that some arms did not record is in the second line if the other arms agree. The third line lists
-    facts that differ; if a fact has more than three different values, it states only how many. A line without
-    facts is left out.
+    The first line lists facts that all arms recorded with the same value. The second lists facts that some
+    arms did not record and that are equal in the others. The third lists facts that differ; if a fact has
+    more than three different values, only their number is stated. A line without facts is left out.
     """
     alike = [one for one in environment if not one.differs()]
     shared = [one.words for one in alike if all(one.values.values())]
@@ -258,7 +258,8 @@ def _is_preset(key: str, arms: Sequence[Arm]) -> bool:
 def _follows(one: Recorded, found: Sequence[Recorded]) -> bool:
     """Return whether the difference in `one` follows from a difference in `found`.
 
-    The cause is the setting's section, or the section's `kind` if a run lacks the setting.
+    It does if `found` contains a section that includes the setting `one`. If some run lacks this setting, it
+    also does if `found` contains the `kind` of the setting's section.
     """
     is_partial = any(ABSENT in values for values in one.values.values())
     section = one.name.rpartition(".")[0]

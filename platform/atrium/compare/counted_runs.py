@@ -3,10 +3,10 @@
 A run counts if it finished or was evaluated at its planned last step. A diverged run counts too, with the
 score of its last policy, or as always wrong if this policy could not be evaluated (`stats.readings`). Other
 runs that started but did not finish are missing. A missing run makes a verdict preliminary while the run is
-active or interrupted, and incomplete after it failed or was pruned, killed or lost. Not missing are runs that
-failed to start, archived runs, runs that the user leaves out with a reason, finished runs without a score,
-and runs that cannot be read or lack the recorded cost. A comparison uses the counted runs that were evaluated
-on the same benchmarks.
+active or interrupted, and incomplete after it failed or was pruned, killed or lost. Some runs are excluded
+but do not count as missing: runs that failed to start, archived runs, runs that the user leaves out with a
+reason, finished runs without a score, runs that cannot be read, and runs that did not record the cost at
+which the comparison is made. A comparison uses the counted runs that were evaluated on the same benchmarks.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ training, lacks a score on a benchmark, has no outcome (`MissingRun`), or is an 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A run that a comparison excludes, with the kind of cause and the reason as text.
+    """A run that a comparison excludes, and why.
 
-    `lacking` are the compared benchmarks on which a run with the cause `no_score` has no score.
+    `cause` is the category of the reason, and `reason` describes it for the user. `lacking` are the compared
+    benchmarks on which a run with the cause `no_score` has no score.
     """
 
     name: str
@@ -69,8 +70,8 @@ class LeftOut:
 class MissingRun(LeftOut):
     """A run without an outcome.
 
-    `stands` describes the run's state, such as `failed at step 40 of 80`. `kind` is the verdict of a
-    comparison with the run's arm.
+    `stands` describes the run's state, such as `failed at step 40 of 80`. `kind` says whether the missing run
+    makes the verdicts on its arm preliminary or incomplete.
     """
 
     folder: RunFolder
@@ -272,8 +273,8 @@ def _as_diverged(overview: RunOverview, run: EvaluatedRun, at: At) -> EvaluatedR
     """Return a diverged run with the benchmarks that its last policy answered, or None if it did not diverge.
 
     For a comparison at equal steps, all benchmarks are kept, since an earlier evaluation may be at the common
-    step. A failed run of an earlier version counts as diverged if it was evaluated in the step after its last
-    one.
+    step. A failed run that an earlier version of Atrium recorded counts as diverged if it was evaluated in
+    the step after its last completed step.
     """
     status = overview.status
     is_old = status.format_version < FORMAT_VERSION

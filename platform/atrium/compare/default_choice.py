@@ -24,9 +24,9 @@ _BASELINES = ("grpo", "reinforce")
 def default_experiment(experiments: Mapping[str, Mapping[str, Settings]]) -> str | None:
     """Return the latest experiment with at least two methods.
 
-    If no experiment has two methods, the latest one is returned, and None if there is none. `experiments`
-    maps each experiment, latest first, to the settings of its training runs. It excludes sweeps, evaluations
-    and archived runs.
+    If no experiment has two methods, the latest experiment is returned. Returns None if there are no
+    experiments. `experiments` maps each experiment, latest first, to the settings of its training runs. It
+    excludes sweeps, evaluations and archived runs.
     """
     several = (name for name, runs in experiments.items() if num_methods(name_arms(runs)) > 1)
     return next(several, next(iter(experiments), None))

@@ -17,9 +17,9 @@ Tables = Mapping[str, Mapping[str, OutcomeTable]]
 def steps_used(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str, int]:
     """Return the evaluated step that a comparison uses for each run, by run name.
 
-    Diverged runs do not influence the steps used for other runs. A diverged run is used at the common step of
-    the other runs, if any, if it was evaluated there, and otherwise at its last evaluation. A diverged run
-    without an evaluation has no entry and counts as always wrong.
+    Diverged runs do not influence the steps used for other runs. In a comparison at equal steps, a diverged
+    run is used at the common step of the other runs if it was evaluated at this step. In all other cases, its
+    last evaluation is used. A diverged run without an evaluation has no entry and counts as always wrong.
     """
     used = evaluations_at([run for run in runs if not run.has_diverged], benchmark, at)
     shared = next(iter(used.values()), None) if at is At.STEPS else None
@@ -51,7 +51,7 @@ def answers_used(folders: Sequence[RunFolder], benchmark: str, used: Mapping[str
 
 
 def diverged_seeds(arms: Sequence[Arm], runs: Mapping[str, EvaluatedRun]) -> dict[str, tuple[int, ...]]:
-    """Return for each arm the seeds whose runs diverged, in ascending order, possibly none."""
+    """Return the seeds of each arm's diverged runs (empty if there are none), in ascending order."""
     return {
         arm.name: tuple(seed for seed in arm.seeds if runs[arm.runs[seed].name].has_diverged) for arm in arms
     }

@@ -183,8 +183,8 @@ def _window(window: Window | None) -> Cell:
 def difference_tables(comparison: RunsComparison) -> list[Table | None]:
     """Return the tables of differences, headline first, and the tables on collapsed runs and on seeds.
 
-    The table on collapsed runs is None if no run collapsed in an arm whose collapses are all known. The table
-    on seeds is None if there are too few seeds for a permutation test.
+    The table on collapsed runs is None if no run collapsed; arms in which it is unknown whether some run
+    collapsed are ignored. The table on seeds is None if there are too few seeds for a permutation test.
     """
     tables = [
         _differences_by(comparison, measure, benchmark)
@@ -227,9 +227,10 @@ def _differences_by(comparison: RunsComparison, measure: str, benchmark: str) ->
 
 
 def _collapsed(comparison: RunsComparison) -> Table | None:
-    """Return means, interquartile means and collapse rates by arm, or None if no run collapsed.
+    """Return a table of means, interquartile means and collapse rates by arm, or None if no run collapsed.
 
-    Arms in which it is unknown whether some run collapsed do not count.
+    An arm in which it is unknown whether some run collapsed has no collapse rate. Its runs are ignored when
+    deciding whether any run collapsed.
     """
     rates = {arm.arm.name: arm.collapsed for arm in comparison.arms}
     if not any(rate is not None and rate.seeds for rate in rates.values()):
@@ -302,9 +303,10 @@ def planning_table(comparison: RunsComparison) -> Table | None:
 
 
 def pass_at_k_table(comparison: RunsComparison) -> Table | None:
-    """Return Pass@k at powers of two up to the number of samples and at this number, or None for 1 or 2.
+    """Return a table of Pass@k by arm, or None if there are fewer than three samples per problem.
 
-    The number is the smallest number of samples per problem of any run.
+    The columns are the powers of two up to the number of samples per problem, and this number itself. If runs
+    differ in the number of samples per problem, the smallest number is used.
     """
     if comparison.k < 3:
         return None
@@ -325,9 +327,9 @@ def pass_at_k_table(comparison: RunsComparison) -> Table | None:
 
 
 def solved_table(comparison: RunsComparison, benchmark: str) -> Table:
-    """Return by arm the numbers of problems solved always, sometimes, never, and by no other arm.
+    """Return a table of how many problems each arm solved always, sometimes, never, and as the only arm.
 
-    If arms have different numbers of answers per problem, equally many are drawn from each.
+    If arms have different numbers of answers per problem, equally many are drawn from each arm.
     """
     by_arm = comparison.outcomes[benchmark]
     num_answers, correct = common_answers(by_arm)

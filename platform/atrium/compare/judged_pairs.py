@@ -24,11 +24,12 @@ def judge_pairs(
 ) -> tuple[list[Pair], dict[tuple[str, str], tuple[str, ...]], Pair | None]:
     """Compare all arms with the first, and the highest arm with the next.
 
-    Returns `(pairs, leaders, lead)`. `pairs` compare every other arm with the first. `leaders` are the arms
-    that may be the best, highest first, by measure and benchmark, followed by arms of the same method as the
-    highest. They are empty if a verdict on a pair is withheld. `lead` compares the arm with the highest
-    Mean@K on the headline benchmark, as the baseline, with the next leader of another method, or, if there is
-    none, with the next highest arm of another method. It is None if all arms are one method.
+    Returns `(pairs, leaders, lead)`. `pairs` compare every other arm with the first. `leaders` maps each
+    (measure, benchmark) to the arms that may be the best, highest first, followed by the remaining arms of
+    the same method as the highest. An entry is empty if a verdict on a pair is withheld. `lead` is a pair for
+    Mean@K on the headline benchmark. Its baseline is the highest arm. Its candidate is the next leader of
+    another method, or, if there is none, the next highest arm of another method. `lead` is None if all arms
+    are one method.
 
     The measures are Mean@K and, if `k` is above 1, Pass@k. `tables` contains the outcomes of all planned
     runs; verdicts use the runs of the latest look. `diverged` contains the seeds that diverged, by arm.

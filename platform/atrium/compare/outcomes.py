@@ -261,11 +261,10 @@ def outcome_table(answers: Sequence[Answers]) -> OutcomeTable:
 def common_answers(tables: Mapping[str, OutcomeTable]) -> tuple[int, dict[str, NDArray[np.int64]]]:
     """Draw equally many answers per problem from each arm.
 
-    Returns the number of answers per problem, and by arm how many of them are correct [P].
-
-    The number is that of the arm with the fewest answers. Without the draw, an arm with more seeds or samples
-    would have more chances of a wrong answer. The random seed of the draw is derived from benchmark and
-    problem, so the draw is reproducible.
+    Returns the number of answers drawn per problem, and for each arm the numbers [P] of correct ones. As many
+    answers are drawn as the arm with the fewest answers has. Without the draw, an arm with more seeds or
+    samples would have more chances of a wrong answer. The random seed of the draw is derived from benchmark
+    and problem, so the draw is reproducible.
     """
     num_answers = min(sum(table.num_samples_S) for table in tables.values())
     return num_answers, {name: _drawn(table, num_answers) for name, table in tables.items()}

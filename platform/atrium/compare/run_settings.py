@@ -28,9 +28,10 @@ def _sections(keys: tuple[str, ...]) -> frozenset[str]:
 def differing(runs: Sequence[Settings]) -> list[str]:
     """Return the keys in which the runs differ, in the order in which they first appear.
 
-    If a run has a value instead of a section, a section instead of a value, or a section of another kind, all
-    keys of the section that some run lacks differ. Another setting that a run does not record, such as one
-    introduced by a later version, is not a difference.
+    A key differs if two runs record different values. A key that some run lacks also differs if this run has
+    a section under the key, a value in place of a section that contains the key, or the key's section with
+    another `kind`. Otherwise, a missing key, such as a setting introduced by a later version, is not a
+    difference.
     """
     shapes = [tuple(run) for run in runs]
     known = dict.fromkeys(shapes)

@@ -52,9 +52,9 @@ def counts_of_record(record: Mapping[str, object]) -> Floats | None:
 def bin_edges(count_SB: Floats, window: Window | None) -> Floats | None:
     """Return the edges of 81 equal bins in log w that cover the window and most tokens.
 
-    With a finite bound, the bins reach at most six times as far as the bound farthest from w = 1, in log w.
-    Logarithms of bounds beyond ±3 count as ±3, so such a bound may lie outside the bins. Returns None if
-    there are no tokens.
+    If the window has finite bounds, the bins extend in log w at most six times as far from w = 1 as the
+    farther of these bounds. Logarithms of bounds beyond ±3 count as ±3, so such a bound may lie outside the
+    bins. Returns None if there are no tokens.
     """
     total_B = count_SB.sum(axis=0)
     if not total_B.sum():
@@ -99,9 +99,10 @@ def window_in_use(divergence: object) -> tuple[Window | None, str]:
 
 
 def window_of_run(folder: RunFolder, divergence: object) -> tuple[Window | None, str]:
-    """Return a run's constant window as in `window_in_use`, or else the window that the run recorded.
+    """Return a run's constant window and an empty text, or None and the reason.
 
-    The recorded window is used if a plugin is missing, for instance.
+    If `window_in_use` cannot determine the window, for instance because a plugin is missing, the window that
+    the run recorded is returned.
     """
     found, reason = window_in_use(divergence)
     recorded, _ = read_object(folder.method_file) if found is None else ({}, None)

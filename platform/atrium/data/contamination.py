@@ -1,11 +1,11 @@
 """Detection of training problems that also appear in a benchmark, by equal questions or shared words.
 
 Sources: open-r1 flags a problem that shares any 8 consecutive words with a benchmark (`num_words=8`,
-`min_common_frac=0`). Qwen2.5-Math also requires that the longest common subsequence has a relative length
-above 0.6, for 13 consecutive words (arXiv 2409.12122, section on decontamination; these numbers were not
-checked against the paper). Unlike both, this module treats numbers, signs and LaTeX commands as separate
-words, regardless of spacing, and divides the length of the longest common subsequence by the length of the
-longer question.
+`min_common_frac=0`). Qwen2.5-Math requires 13 shared consecutive words, and a longest common subsequence with
+a relative length above 0.6 (arXiv 2409.12122, section on decontamination; these numbers were not checked
+against the paper). Unlike both, this module treats numbers, signs and LaTeX commands as separate words,
+regardless of spacing, and divides the length of the longest common subsequence by the length of the longer
+question.
 """
 
 from __future__ import annotations

@@ -124,10 +124,10 @@ class Reading:
     def _check_questions(self, place: str) -> None:
         """Raise `DataError` if the answers suggest that the question field is wrong.
 
-        This is the case if most rows share one question and this question has different answers, or if most
-        rows have an answer other than the first answer to their question; one or two rows are too few for
-        either. It is also the case if the distinct questions number less than 10 % of the rows and most rows
-        have a question with different answers.
+        A question is conflicting if its rows have different answers. The error is raised in three cases: most
+        rows share one conflicting question; most rows have an answer other than the first answer to their
+        question; or most rows have a conflicting question, and the number of distinct questions is less than
+        10 % of the number of rows. The first two cases require at least 3 rows.
         """
         conflicting = [found for found in self.found.values() if found.is_conflicting]
         most = max(conflicting, key=lambda found: found.num_rows, default=None)

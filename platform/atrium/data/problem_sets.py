@@ -21,11 +21,11 @@ from atrium.data.sources import Log, locate_files
 class Origin:
     """The origin of a problem set, and counts of its kept and dropped rows; part of a run's provenance.
 
-    `num_unreadable` counts reference answers that the grader cannot read, so that it would reject the same
-    answer in another notation; `unreadable` lists the ids of their problems, or is None if nothing was
-    checked. `num_unchecked` counts reference answers whose check timed out. `num_overlapping` counts training
-    problems that also appear in a benchmark; `overlaps` lists the first 1,000 of them, each with the
-    benchmark problem and the shared words.
+    `num_unreadable` counts reference answers that the grader cannot read, which means that it would reject an
+    equal answer in another notation. `unreadable` lists the ids of the problems with these answers, or is
+    None if nothing was checked. `num_unchecked` counts reference answers whose check timed out.
+    `num_overlapping` counts training problems that also appear in a benchmark; `overlaps` lists the first
+    1,000 of them, each with the benchmark problem and the shared words.
     """
 
     source: str

@@ -26,7 +26,7 @@ It returns the prompt's tokens, or None if rendering raises `ConfigError`.
 def check_prompt(
     tokenizer: ChatTokenizer, template: PromptTemplate, problem: Problem, date: str | None
 ) -> list[str]:
-    """Return notes about valid but unusual prompts, one line each; return none without a chat template.
+    """Return notes about valid but unusual prompts, one line each (empty without a chat template).
 
     Raises `ConfigError` if the chat template fails, if a second rendering differs, if the prompt contains a
     memory address, or if a turn or a chat option of the settings has no effect on the prompt.

@@ -73,7 +73,7 @@ Cell = str | int | Value | Estimate | Span | Trend | None
 class Sentence:
     """A sentence of a document; `key` identifies it across versions of Atrium, such as `verdict/atr`.
 
-    `detail` explains an alert: pages unfold it on a click, and a terminal prints it as a note.
+    `detail` explains an alert: pages show it after a click, and a terminal prints it as a note.
     """
 
     text: str

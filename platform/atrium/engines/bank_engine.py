@@ -1,9 +1,9 @@
 """An engine that returns stored completions from a bank, for all or part of each group.
 
-Stored completions of a group are drawn without replacement, so complete stored groups stay complete. The draw
-depends on the prompt and the first seed of the group; in other engines, each completion depends only on its
-own seed. A live engine with the policy's weights samples the rest of the group. Evaluation always uses the
-live engine, since stored completions do not represent the current policy.
+Stored completions of a prompt are drawn without replacement, so a request for all of them returns each
+exactly once. The draw depends on the prompt and the first seed of the group; in other engines, each
+completion depends only on its own seed. A live engine with the policy's weights samples the rest of the
+group. Evaluation always uses the live engine, since stored completions do not represent the current policy.
 """
 
 from __future__ import annotations

@@ -131,10 +131,9 @@ def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: b
 
 
 def _compared(text: str) -> str:
-    """Return the text for a comparison of stored with decoded text, without reasoning markers.
+    """Return a stored or decoded text without reasoning markers and surrounding white space, for comparison.
 
-    Surrounding white space is removed, too. Rollouts stored by earlier versions of Atrium lack the markers
-    that are special tokens of the tokenizer.
+    Rollouts stored by earlier versions of Atrium lack the markers that are special tokens of the tokenizer.
     """
     for marker in REASONING_MARKERS:
         text = text.replace(marker, "")

@@ -45,7 +45,7 @@ def _check_url(value: str) -> str:
 
 
 class Sampling(Section):
-    """Sampling parameters of answers in evaluations; training samples from the policy's own distribution."""
+    """Sampling parameters of evaluation answers. Training rollouts follow the policy's own distribution."""
 
     temperature: Annotated[float, Field(ge=0.0, le=1e6)] = 1.0
     """Sampling temperature; 0 means greedy decoding."""

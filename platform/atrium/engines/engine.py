@@ -26,7 +26,8 @@ class SamplingParams(Sampling):
     Penalties change a token's logit z if the token has occurred. First, for tokens of prompt and completion,
     `repetition_penalty` r replaces z by z / r if z > 0 and by z r otherwise (arXiv 1909.05858, as in vLLM).
     Then z decreases by `presence_penalty` + n `frequency_penalty`, where n > 0 is the token's count in the
-    completion. Training rollouts use no penalties, since samples would not follow the policy's distribution.
+    completion. Training rollouts use no penalties, since penalized samples would not follow the policy's
+    distribution.
 
     `ignore_stop`, which only speed measurements use, samples exactly `max_new_tokens` tokens: the stop tokens
     get probability 0, and log-probabilities are those of the distribution without them. `stop` lists strings

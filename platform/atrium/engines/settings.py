@@ -44,7 +44,7 @@ class DecoderSettings(EngineSettings):
     """Maximum number of completions sampled together, in whole groups; affects the last bits of results."""
 
     def check(self, use: EngineUse) -> None:
-        """Raise the errors of every engine, and `ConfigError` if a batch has no space for one completion."""
+        """Raise the errors of the base class, and `ConfigError` if no completion fits into a batch."""
         super().check(use)
         if self.max_batch_tokens is not None and self.max_batch_tokens <= self.max_new_tokens:
             raise ConfigError(
@@ -147,7 +147,7 @@ class VllmSettings(EngineSettings):
         return not self.sleeps and self.tensor_parallel == 1
 
     def check(self, use: EngineUse) -> None:
-        """Raise the errors of every engine, and `ConfigError` for settings that vLLM does not support."""
+        """Raise the errors of the base class, and `ConfigError` for settings that vLLM does not support."""
         if self.overlaps and self.sleeps:
             raise ConfigError(
                 f"rollout.sleep_level={self.sleep_level} cannot be used with "
@@ -343,7 +343,7 @@ class VllmSettings(EngineSettings):
         set_environment(device, enforce_eager=self.enforce_eager, cache_dir=cache_dir)
 
     def for_evaluation(self) -> Self:
-        """Return the settings for an evaluation in one process, where vLLM has the GPU for itself."""
+        """Return the settings for an evaluation in one process, in which vLLM has the GPU to itself."""
         alone = ALONE | {"tensor_parallel": 1, "sleep_level": None, "gpu_memory_fraction": _ALONE_FRACTION}
         return self.model_copy(update=alone | {"adapters": "merged"})
 
@@ -368,7 +368,7 @@ class BankSettings(DecoderSettings):
         return round(self.stored_frac * self.group_size)
 
     def check(self, use: EngineUse) -> None:
-        """Raise the errors of every engine, and `ConfigError` for conflicts with stored rollouts."""
+        """Raise the errors of the base class, and `ConfigError` for conflicts with stored rollouts."""
         super().check(use)
         if self.lag:
             raise ConfigError(f"rollout.lag must be 0 for completions read from disk, got {self.lag}")

@@ -3,8 +3,8 @@
 Two formats are read: a run's recorded `rollouts/`, and a user's table. A table has the columns `problem_id`
 or `prompt` (the problem's question), and `completion` or `text`. Optional columns are `reward`, `token_ids`,
 `logprobs` (one per token, including the stop token), `finish_reason` (`stop`, the default, or `length`) and
-`own` (for each of `token_ids`, True if the policy sampled the token, False if a tool wrote it, for example).
-This module needs no model and no tokenizer; `completion_bank` converts text to tokens.
+`own` (for each of `token_ids`, True if the policy sampled the token, and False otherwise, such as for a token
+that a tool wrote). This module needs no model and no tokenizer; `completion_bank` converts text to tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The samples of a running evaluation: submits them for grading and passes them to the caller.
+"""Collection of a running evaluation's samples, which are graded and passed to the caller.
 
 Samples are kept in memory only; the caller of `evaluate` may store the samples that it receives.
 `evaluator` draws the samples, and `results` computes the scores.

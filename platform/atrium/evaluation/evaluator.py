@@ -137,7 +137,7 @@ def _majority(
 
 
 def sample_only(benchmark: Benchmark, draws: Draws) -> None:
-    """Send the same requests as `evaluate` without finished samples, but do not grade the answers.
+    """Send the requests that `evaluate` sends if no samples are finished, but do not grade the answers.
 
     All processes that share an engine must send the requests, but only one of them grades the answers.
     """

@@ -188,7 +188,10 @@ class Submission:
 
 
 def check_settings(settings: JobSettings) -> None:
-    """Raise `ConfigError` for a local job on several nodes, or a `signal_lead_s` not below the time limit."""
+    """Raise `ConfigError` for a local job on several nodes, or if `signal_lead_s` is too large.
+
+    `signal_lead_s` must be less than the time limit of the job.
+    """
     if settings.slurm.executor == "local" and settings.num_nodes > 1:
         raise ConfigError(
             "compute.num_nodes must be 1 with compute.slurm.executor=local, which runs on a single "

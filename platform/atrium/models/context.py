@@ -40,9 +40,9 @@ class Context:
 
     @property
     def reason(self) -> str:
-        """A clause for messages that explains a limit by the rotary embedding.
+        """A clause for messages that says why the rotary embedding limits the context.
 
-        It is empty without such a limit.
+        The clause is empty if the rotary embedding does not set the limit.
         """
         if self.rope_type is None:
             return ""

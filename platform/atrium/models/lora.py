@@ -218,8 +218,9 @@ def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
 def adapter_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     """Return the full A and B of every adapted layer, in host memory, by their names in `model`.
 
-    The names lack the adapter's name `default`. Those in stored adapters also begin with `base_model.model.`.
-    The result is empty for a model without adapters.
+    The part `default`, which is peft's name for the adapter, is removed from each name. `write_adapter`
+    stores the weights under these names with the prefix `base_model.model.`. The result is empty for a model
+    without adapters.
     """
     return {name: full_tensor(value).cpu() for name, value in _adapter_weights(model).items()}
 

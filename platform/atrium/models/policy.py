@@ -59,7 +59,10 @@ class Policy:
 
     @property
     def size(self) -> str:
-        """The number of parameters as text, with the number of trained parameters if it differs."""
+        """A phrase for messages that states the number of parameters, such as `100,480 parameters`.
+
+        If only some parameters are trained, their number comes first: `1,024 of 100,480 parameters`.
+        """
         num_trained = sum(value.numel() for value in self.model.parameters() if value.requires_grad)
         whole = f"{self.num_parameters:,} parameters"
         return whole if num_trained == self.num_parameters else f"{num_trained:,} of {whole}"
@@ -155,8 +158,8 @@ def _context(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Co
 def with_files_of(policy: Policy, folder: Path) -> Policy:
     """Return the policy with the tokenizer, stop tokens and generation config of a checkpoint's folder.
 
-    The token ids and the generation config of `policy.model` are changed in place. Raises `CheckpointError`
-    if the files cannot be read.
+    The special token ids and the generation config of `policy.model` are changed in place. Raises
+    `CheckpointError` if the files cannot be read.
     """
     model, options = policy.model, {"trust_remote_code": False, "local_files_only": True}
     with quiet(), readable(str(folder)):

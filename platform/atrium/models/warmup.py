@@ -65,9 +65,9 @@ def warmed_up_policy(
     """Return the policy after its warm-up, from the cache `<cache_dir>/warmup/<hash>/` or newly trained.
 
     A cached checkpoint is used only if every file still has its recorded hash, and is trained again
-    otherwise. If several processes need it, one trains and the others wait. Raises `CheckpointError` if the
-    wait exceeds `lock_timeout_s` or the cache cannot be written, `ConfigError` if a demonstration does not
-    fit the context, and `TrainingDivergedError` if the loss is not finite.
+    otherwise. If several processes need the same checkpoint, one trains it and the others wait. Raises
+    `CheckpointError` if the wait exceeds `lock_timeout_s` or the cache cannot be written, `ConfigError` if a
+    demonstration does not fit the context, and `TrainingDivergedError` if the loss is not finite.
     """
     folder = cache_dir / "warmup" / warmup_hash(tiny, warmup, arithmetic, seed)
     if not _is_intact(folder):

@@ -90,10 +90,10 @@ def planned_run(
 ) -> Duration | None:
     """Return the predicted time of a run with one GPU of type `gpu_name` per process.
 
-    Prompts have `num_tokens` tokens. The lengths of completions are assumed to be uniform up to their limits.
-    `num_bytes` is the GPU's memory and defaults to the value in its data sheet. The result is None for a run
-    on the CPU, for an unknown GPU, for an engine of unknown speed, and if the engine's share of memory leaves
-    no space for a cache.
+    Prompts have `num_tokens` tokens. The lengths of completions are assumed to be uniformly distributed up to
+    their limits. `num_bytes` is the GPU's memory and defaults to the value in its data sheet. The result is
+    None for a run on the CPU, for an unknown GPU, for an engine of unknown speed, and if the engine's share
+    of memory leaves no space for a cache.
     """
     rollout, optimizer, evaluation = config.rollout, config.optimizer, config.evaluation
     if (gpu := find_gpu(gpu_name)) is None or config.compute.device != "cuda":
@@ -118,7 +118,10 @@ def planned_run(
 
 
 def _num_passes(config: RunConfig) -> int:
-    """Return the number of forward passes without gradients over a step's batch, in bfloat16."""
+    """Return the number of forward passes without gradients over a step's batch.
+
+    The run is assumed to compute in bfloat16, which affects `compute.behavior_logprobs=auto`.
+    """
     source, rollout = config.compute.behavior_logprobs, config.rollout
     # As in training, `auto` uses the engine if no single version of the weights sampled a completion.
     recomputes = source != "engine" and not (rollout.reads_stored or rollout.continuous)

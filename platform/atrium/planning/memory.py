@@ -55,7 +55,7 @@ class TrainerDemand:
     recomputes
         Whether activations are recomputed in the backward pass.
     num_kept
-        Number of additional copies of the trained parameters, from before updates.
+        Number of copies of the trained parameters that are kept from before earlier updates.
     trains
         Whether the run trains. A run that only evaluates keeps the weights in `held_dtype`.
     keeps_gradients

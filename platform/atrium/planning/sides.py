@@ -1,8 +1,8 @@
 """Balance of sampling and training in a run, with bounds for complete overlap and for more devices.
 
-All figures are computed from medians over recorded steps. The time of sampling, and that of training, is
-assumed to be inversely proportional to the number of devices. Engines with few rows and small updates scale
-worse than that, so the figures are bounds.
+All figures are computed from medians over recorded steps. The times of sampling and of training are each
+assumed to be inversely proportional to the number of devices used. Engines with few rows and small updates
+scale worse than that, so the figures are bounds.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def sides_of(
 ) -> Sides | None:
     """Return the times and devices of sampling and training, from a run's recorded metrics of each step.
 
-    The first step is left out, since it also samples the batches ahead of training. So are steps without
-    sampling or training time. The result is None if fewer than two steps remain. With `overlaps`, only the
-    trainer's wait for a batch counts as sampling time within a step.
+    The first step is left out, since it also samples the batches ahead of training. Steps without sampling or
+    training time are left out too. The result is None if fewer than two steps remain. With `overlaps`, only
+    the trainer's wait for a batch counts as sampling time within a step.
     """
 
     def seconds(step: Mapping[str, float], quantities: Sequence[metrics.Quantity]) -> float:

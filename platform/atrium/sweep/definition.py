@@ -133,7 +133,8 @@ class SpaceConfig(Section):
 class BaselineConfig(SpaceConfig):
     """The baseline of the final comparison: a fixed setting, or one tuned like the search.
 
-    Its search has the same limit on `trials`; its grid may have fewer points.
+    The search of a tuned baseline has the same limit `trials` as the search for the winner. If it is a grid,
+    it may have fewer points than that search.
     """
 
     base: tuple[str, ...] | None = None

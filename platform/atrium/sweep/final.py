@@ -91,7 +91,7 @@ def roles_of(trials: Sequence[Trial]) -> dict[str, str]:
 
 
 def final_runs(definition: SweepDefinition, trials: Sequence[Trial]) -> list[FinalRun]:
-    """Return the run of each arm on each planned seed, after all trials have ended."""
+    """Return the run of each arm on each planned seed. All trials of the final stage must have ended."""
     assert definition.final is not None
     found = {(trial.planned.labels[0], seed): trial for trial in trials for seed in trial.seeds}
     return [

@@ -22,10 +22,10 @@ class SeedResult:
 
     Shares are from 0 to 1. `mean_at_k`, `pass_at_k` and `curve` (step, Mean@K, Pass@K) are measured on
     validation problems. `problem_means` are the Mean@K of these problems, in the benchmark's order. `test`
-    has the last result on each other benchmark, with its own `problem_means`. If the problems come in
-    clusters, it also has `clusters`, the number of each problem's cluster. `metrics` are means over the
-    last quarter of the steps. `collapse` says why the run counts as collapsed; it is empty if the run did
-    not collapse, and None if this was not checked.
+    maps each other benchmark to its last result. Each of these results contains `problem_means`, and, if the
+    benchmark has clusters, `clusters` with the index of each problem's cluster. `metrics` are means over the
+    last quarter of the steps. `collapse` says why the run counts as collapsed; it is empty if the run did not
+    collapse, and None if this was not checked.
     """
 
     seed: int

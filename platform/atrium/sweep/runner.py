@@ -74,7 +74,8 @@ class TrialRunner:
         """Run a claimed trial to its end. A `ConfigError` fails the trial.
 
         `find_twin` returns a completed or pruned trial of the same method, or None. It is called only if the
-        sampler chooses the setting now. If there is such a trial, its results are copied.
+        trial has no setting yet, after the sampler has chosen one. If it returns a trial, the results of that
+        trial are copied and no run is started.
         """
         handle = self.studies.begin(trial)
         try:

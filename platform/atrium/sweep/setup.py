@@ -40,10 +40,10 @@ def prepare(storage: SweepStorage, definition: SweepDefinition, *, predicted_at:
     """Create the sweep's folder, studies and trials, or open existing ones, without running anything.
 
     `predicted_at` is the commit that contains the current predictions. It is recorded only when the sweep
-    starts. If `trials` was raised, trials are added. Raises `ConfigError` if a sweep of this name has other
-    settings or plugins, if the space contains an invalid setting, or if trials are raised after the winner
-    was compared. Raises `SweepError` if the storage fails, and `RunFolderError` if the folder cannot be
-    written.
+    starts. If the definition's `trials` is larger than before, the additional trials are created. Raises
+    `ConfigError` if a sweep of this name has other settings or plugins, if the space contains an invalid
+    setting, or if `trials` is increased after the comparison on fresh seeds was planned. Raises `SweepError`
+    if the storage fails, and `RunFolderError` if the folder cannot be written.
     """
     check_plugins(storage, definition.name)
     with storage.explained():

@@ -66,8 +66,9 @@ def grid(space: SpaceConfig) -> Iterator[Assignment]:
 def grid_points(parameter: ParameterConfig) -> list[Scalar]:
     """Return the values of a parameter on a grid.
 
-    These are its choices, all steps or integers of a linear range without `num`, or `num` points of its range
-    (five by default). Equal points are returned once.
+    For a parameter with choices, these are the choices. Without `num`, a range with a `step` has all of its
+    steps, and a linear range of integers all of its integers. Any other range has `num` points (default: 5),
+    spaced evenly on the parameter's scale. Equal points are returned once.
     """
     if parameter.choices is not None:
         return list(parameter.choices)
@@ -113,7 +114,7 @@ def unit_points(num_dimensions: int, num: int, *, kind: str, seed: int) -> list[
 
 
 def planned(space: SpaceConfig, *, kind: str, num: int, seed: int) -> list[Assignment]:
-    """Return the assignments of a sampler that does not use results, at most `num`.
+    """Return at most `num` assignments, chosen in advance by a sampler that does not use results.
 
     A grid of more than `num` points is thinned evenly. Its first and last points are kept.
     """
@@ -163,8 +164,8 @@ def _first(parameter: ParameterConfig) -> Scalar:
 def settings_of(space: SpaceConfig, assignment: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the settings of an assignment: its own, those of its arm, and those derived from variables.
 
-    Its own settings take precedence over derived ones, and these over those of the arm. Raises `ConfigError`
-    if a value cannot be derived.
+    The assignment's own settings take precedence over derived settings, and derived settings over those of
+    the arm. Raises `ConfigError` if a value cannot be derived.
     """
     settings: dict[str, Scalar] = {}
     arm = assignment.get(ARM)

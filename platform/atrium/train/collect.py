@@ -53,7 +53,8 @@ class Collected:
     Attributes
     ----------
     groups, trains
-        The groups, and whether updates run the model on each of them. Means count all groups.
+        The groups, and whether updates run the model on each of them. Means over the batch count all groups,
+        even those on which no update runs the model.
     cursor
         The position in the stream of problems after the batch.
     measurements
@@ -363,7 +364,10 @@ def measure_groups(
 
 
 def _measure_parts(groups: Sequence[RolloutGroup], measurements: Measurements) -> None:
-    """Add the mean of each reward in a sum of rewards, and its share of the sum's within-group variance."""
+    """Add two metrics of each named reward: its mean, and its share of the total reward's variance.
+
+    The variance is computed within groups. Nothing is added if the groups have no named rewards.
+    """
     kept = [_rewarded(group).rollouts for group in groups]
     for name in dict.fromkeys(name for group in groups for one in group.rollouts for name in one.parts):
         mean, share = metrics.part_quantities(name)

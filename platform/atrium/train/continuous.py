@@ -84,9 +84,10 @@ class ContinuousSteps(Steps):
         self._thread.join()
 
     def _request(self, state: TrainingState) -> None:
-        """Request problems until those for `lag` steps are unused; further groups would be too old.
+        """Request further problems, until as many are unused as `lag` steps need.
 
-        Unused problems are in progress, or finished but not yet taken by a step.
+        Unused problems are in progress, or finished but not yet taken by a step. With more unused problems,
+        some groups would be too old when a step takes them.
         """
         collector, ranks = self.run.collector, self.run.collector.ranks
         num_allowed = self.run.settings.lag * len(ranks.share(range(collector.num_prompts)))

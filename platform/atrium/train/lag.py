@@ -183,8 +183,8 @@ class _Pending:
     """A batch that `sampler` samples in a separate thread.
 
     `cursor` returns the position of the batch's first problem in the stream, and may wait for the previous
-    batch. `before` contains the trained parameters, each with a copy of its value in the policy that samples
-    the batch.
+    batch. `before` contains pairs of a trained parameter and a copy of its value under the weights that
+    sample the batch.
     """
 
     collector: RolloutCollector
@@ -220,7 +220,10 @@ class _Pending:
         self._sampled.exception()
 
     def wait(self) -> None:
-        """Wait for the batch, and record two durations: of sampling before this call, and of the wait."""
+        """Wait for the batch; record how long sampling ran before this call, and how long the call waited.
+
+        Repeated calls record nothing.
+        """
         if self._is_measured:
             return
         asked = time.perf_counter()

@@ -45,8 +45,8 @@ class Evaluate(Protocol):
     def __call__(self, step: int, *, final: bool) -> float | None:
         """Evaluate the policy after `step`, and return its validation score.
 
-        Returns None without validation problems. The checkpoint with the highest score counts as the best.
-        `final` adds the benchmarks that are evaluated only before and after training.
+        Returns None if there are no validation problems. The checkpoint with the highest score counts as the
+        best. `final` adds the benchmarks that are evaluated only before and after training.
         """
 
 

@@ -30,8 +30,8 @@ _MAX_TRIES = 3  # invalid responses for one sample
 class Sample:
     """A completion to sample, with vLLM's sampling parameters.
 
-    `place` has the index of its request, and its index within the request. `num_tries` counts invalid
-    answers.
+    `place` is a pair: the index of the request that the sample belongs to, and the sample's index within this
+    request. `num_tries` counts invalid answers.
     """
 
     place: tuple[int, int]

@@ -206,7 +206,8 @@ class ServerEngine:
     def interrupt(self) -> None:
         """Make all sampling, in any thread, end with `InterruptedError` until new weights are loaded.
 
-        `CompletionStream.next` raises it once, after it has returned what had finished before.
+        `CompletionStream.next` raises this error once, after returning all requests that finished before the
+        interruption.
         """
         self._interrupted.set()
         for batch in list(self._batches):

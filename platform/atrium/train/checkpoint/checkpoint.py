@@ -46,7 +46,7 @@ class TrainingState:
 
     `cursor` is the position in the stream of problems, and `weight_version` the number of optimizer updates.
     `best_step` is the evaluated step with the highest score, `best_value`, on the validation problems.
-    `update` has the number of skipped updates and any reduced micro-batch size.
+    `update` contains the number of skipped updates and any reduced micro-batch size.
     """
 
     step: int = 0
@@ -118,10 +118,11 @@ class CheckpointStore:
     def _write_whole(
         self, state: TrainingState, write: Callable[[Path], None], *, prepared: bool = False
     ) -> Path:
-        """Write a checkpoint to a temporary folder by `write`, and rename it; return its final path.
+        """Write a checkpoint to a temporary folder, and rename the folder; return the final path.
 
-        State and digests are added before the folder is renamed. `prepared` means that the temporary folder
-        already exists. Raises `CheckpointError` if the checkpoint cannot be written, such as to a full disk.
+        `write` writes the files into the temporary folder, except state and digests, which are added
+        afterwards. `prepared` means that the temporary folder already exists. Raises `CheckpointError` if the
+        checkpoint cannot be written, such as to a full disk.
         """
         path, partial = self._paths(state)
         try:

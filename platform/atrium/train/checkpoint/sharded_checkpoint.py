@@ -104,7 +104,7 @@ class ShardedCheckpointStore(CheckpointStore):
             )
 
     def _put_together(self, folder: Path, names: list[str], adapters: Mapping[str, Tensor]) -> None:
-        """Rename the consolidated files to those of an unsharded checkpoint, and write the other files."""
+        """Give the merged files the names of an unsharded checkpoint, and write the policy's other files."""
         self.save_policy(folder / "policy")
         if adapters:
             write_adapter(self.model, folder / "policy" / ADAPTER_FOLDER, adapters)

@@ -183,7 +183,7 @@ class MicroBatchBudget:
 
 
 def release_memory() -> None:
-    """Collect garbage, and return the memory that torch caches to the GPU, if there is one."""
+    """Collect garbage, and release the GPU memory that torch caches, if there is a GPU."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -77,7 +77,7 @@ class StepRecord:
         *,
         is_real: bool,
     ) -> None:
-        """Add the results of a micro-batch: `rows`, at indices `place_B` of the minibatch.
+        """Add the results of the micro-batch `rows`, which are at indices `place_B` of the minibatch.
 
         With `is_real=False` (see `MicroBatch`), only positions are counted.
         """

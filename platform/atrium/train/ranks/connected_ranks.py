@@ -146,8 +146,9 @@ class ConnectedRanks(Ranks):
     def first_alone(self, what: str) -> Iterator[None]:
         """Run the block on rank 0, and on the other ranks after rank 0 has left it.
 
-        `what` names the work in error messages, and must differ from the names of earlier blocks, for which
-        other ranks would not wait again. Raises `RankError` if rank 0 fails or takes too long.
+        `what` names the work in error messages. It must differ from the names of all earlier blocks, since
+        ranks do not wait for a name that rank 0 has already completed. Raises `RankError` if rank 0 fails or
+        takes too long.
         """
         self.enter(what)
         done = f"done/{what}"
@@ -181,9 +182,10 @@ class ConnectedRanks(Ranks):
         self._note("phase", f"{self._num_phases} {phase}")
 
     def close(self, failure: str | None = None) -> None:
-        """Leave the process group. With the reason `failure`, report it to the other ranks instead.
+        """Leave the process group, or report a failure to the other ranks.
 
-        In that case the process group stays connected.
+        If `failure`, the reason of a failure, is given, the other ranks can read it, and the process group
+        stays connected.
         """
         if failure is not None:
             self._note("failed", failure)

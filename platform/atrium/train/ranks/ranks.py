@@ -1,8 +1,9 @@
 """The processes that share a run, and their communication.
 
-A single process is `Ranks()`, which needs no communication. Several are `ConnectedRanks` (`connected_ranks`);
-the loop is the same code for both. Values that every rank must agree on (rewards, sums, stop requests) are
-exchanged here on the host; the policy's tensors are exchanged by FSDP2 (see `sharding`).
+A run with a single process uses `Ranks`, which needs no communication. A run with several processes uses
+`ConnectedRanks` (see `connected_ranks`). The code of the loop is the same for both. Values that every rank
+must agree on (rewards, sums, stop requests) are exchanged here on the host; the policy's tensors are
+exchanged by FSDP2 (see `sharding`).
 """
 
 from __future__ import annotations

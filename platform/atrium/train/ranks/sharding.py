@@ -58,9 +58,10 @@ class ShardedModel:
             self.root.set_requires_gradient_sync(is_last)
 
     def run(self, compute: Callable[[], tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
-        """Call `compute` with gathered embeddings and LM head, and return its tensors, with gradients.
+        """Call `compute` while embeddings, last norm and LM head are gathered, and return its tensors.
 
-        All ranks must call this equally often, since it exchanges parameters.
+        The tensors have gradients if torch's gradients are enabled. All ranks must call this equally often,
+        since it exchanges parameters.
         """
         found: tuple[Tensor | None, ...] = self.root(compute)
         if not torch.is_grad_enabled() and isinstance(self.root, FSDPModule):

@@ -108,7 +108,7 @@ def _differing(forward: PolicyForward, error: float, allowed: float) -> PackingF
 
 
 def _long(forward: PolicyForward, longest: int) -> int:
-    """Return the length of a row that is longer than every window, at most the run's longest row."""
+    """Return the length of the rows to compare: longer than every window, but at most `longest`."""
     named = windows(forward.text_config.to_dict())
     return min(longest, max([_LONG, *(size + 2 * _NEIGHBORS for size in named.values())]))
 
@@ -134,9 +134,10 @@ def _pair(forward: PolicyForward, compute: Callable[[], _Pair]) -> _Pair:
 
 
 def _error(forward: PolicyForward, compute: Callable[[], _Pair]) -> float:
-    """Return the largest median relative error of the states in any block of at least 16 neighboring tokens.
+    """Return the relative error between two computations of the states, in the block of tokens that is worst.
 
-    The median is used because in pretrained models the activations of a few tokens grow a thousandfold and
+    The error of a block (at least 16 neighboring tokens, or the whole row if it is shorter) is the median
+    over its tokens, because in pretrained models the activations of a few tokens grow a thousandfold and
     shrink again, so their differences are mostly rounding.
     """
     found_BTD, expected_BTD = (states.float() for states in _pair(forward, compute))

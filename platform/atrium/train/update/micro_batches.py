@@ -60,11 +60,11 @@ def deal_by_tokens(
 def split_by_length(
     length_B: NDArray[np.int64], *, max_tokens: int, cost_per_part: int = LAUNCH_COST_TOKENS
 ) -> list[NDArray[np.int64]]:
-    """Divide rows, in ascending length, at minimum cost: padded tokens plus a cost per part.
+    """Divide rows, sorted by length, into parts of minimum cost: padded tokens plus a cost per part.
 
-    The minimum ignores `max_tokens`. A part with more padded tokens is then divided equally, so that each
-    part has at most `max_tokens` padded tokens or is a single longer row. Returns index arrays into the rows;
-    ties keep their order.
+    The minimum ignores `max_tokens`. Afterwards, a part with more than `max_tokens` padded tokens is divided
+    into parts with about equal numbers of rows, each of which has at most `max_tokens` padded tokens or is a
+    single longer row. Returns index arrays into the rows; rows of equal length keep their order.
     """
     if len(length_B) == 0:
         return []

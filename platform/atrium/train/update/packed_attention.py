@@ -150,7 +150,10 @@ def attention_obstacle(
     packing: object,
     others: Mapping[str, object],
 ) -> str | None:
-    """Return why a layer with these attention arguments cannot compute packed tokens, or None."""
+    """Return the reason why a layer cannot compute packed tokens, or None if it can.
+
+    The reason is found from the layer and the arguments that it passes to its attention.
+    """
     name = type(module).__name__
     more = sorted(key for key, given in others.items() if given is not None and key not in _UNDERSTOOD)
     if more:
@@ -167,7 +170,10 @@ def attention_obstacle(
 
 
 def _groups_flag(has_groups: bool) -> dict[str, Any]:
-    """Return the flag for grouped heads: torch 2.11 detects them, later versions need `enable_gqa`."""
+    """Return keyword arguments of `varlen_attn` for grouped heads: `enable_gqa` if it exists, otherwise none.
+
+    Torch 2.11 lacks this argument, since it detects grouped heads itself.
+    """
     return {"enable_gqa": has_groups} if "enable_gqa" in signature(varlen.varlen_attn).parameters else {}
 
 

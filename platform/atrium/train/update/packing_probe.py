@@ -72,7 +72,10 @@ def _attention(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Record a layer's attention arguments, and return its values without mixing, repeated per query head."""
+    """Record a layer's attention arguments, and return its values in place of attention outputs.
+
+    The values are not mixed over tokens. Each key-value head is repeated for its query heads.
+    """
     obstacle = attention_obstacle(module, query, value, attention_mask, packing, others)
     if packing is None:
         raise ConfigError(obstacle)
