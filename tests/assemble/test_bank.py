@@ -158,7 +158,7 @@ def test_a_source_that_cannot_serve_is_said_in_one_line(runs, recorded, tmp_path
         ),
         (
             ["algorithm=gvpo_offpolicy", "rollout.source=x", "algorithm.ratio.weight.anchor=behavior"],
-            "implicit_reward_regression .*choose algorithm.ratio.weight.anchor=proximal",
+            "implicit_reward_regression requires algorithm.ratio.weight.anchor=proximal",
         ),
         (
             ["rollout=bank", "rollout.source=x", "compute.behavior_logprobs=recompute"],

@@ -647,7 +647,7 @@ def test_doctor_looks_for_what_kernels_are_built_with_and_for_a_vllm_that_fits(m
     assert [finding.level for finding in doctor._compiler()] == ["ok"]
     monkeypatch.setattr("atrium.engines.vllm_environment.installed_version", {"vllm": "0.24.0"}.get)
     (other,) = doctor._vllm()
-    assert other.text.startswith("vllm 0.24.0 cannot be used with rollout.engine=vllm, expected 0.25 to 0.33")
+    assert other.text.startswith("rollout.engine=vllm requires vllm 0.25 to 0.33, got 0.24.0")
 
 
 def test_doctor_answers_where_packages_are_missing_and_says_which(tmp_path):

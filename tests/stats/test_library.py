@@ -111,7 +111,7 @@ def test_clusters_widen_the_interval_of_new_seeds_and_problems():
         ([[[0.5]], [[0.5]]], {"names": ["a"]}, "names must be 2 different names"),
         ([[[0.5]], [[0.5]]], {"names": ["a", "a"]}, "names must be 2 different names"),
         ([[[0.5]], [[0.5]]], {"baseline": "x"}, "unknown method 'x'; use one of method 0, method 1"),
-        ([[[0.5]], [[np.nan]]], {}, "method 1: at least one value must not be NaN"),
+        ([[[0.5]], [[np.nan]]], {}, "method 1: all values are NaN"),
         ([[[0.5, np.nan]], [[np.nan, 0.5]]], {}, "at least one problem must have an answer from every seed"),
         ([[[0.5]], [[0.5]]], {"clusters": ["x", "y"]}, "clusters must have 1 names"),
         (

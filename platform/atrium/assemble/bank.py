@@ -57,7 +57,7 @@ def read_bank(
     if rollout.rewards == "stored" and num_unrewarded:
         raise DataError(
             f"{num_unrewarded} of {len(stored)} completions in {rollout.source} have no reward, but "
-            "rollout.rewards=stored requires one; add a column named reward, or choose "
+            "rollout.rewards=stored requires one for each; add a `reward` column, or choose "
             "rollout.rewards=regrade"
         )
     num_covered = len({one.problem.problem_id for one in stored})

@@ -389,7 +389,7 @@ def set_threads(config: RunConfig) -> None:
 
 
 def _prepare_engine(config: RunConfig) -> None:
-    """Print the engine and the reason for its choice, and set the environment variables that it reads."""
+    """Print which engine is used and why, and set the environment variables that it reads."""
     rollout = config.rollout
     if config.model.kind != "tiny" and not rollout.reads_stored:
         engine, reason = engine_choice(config.model.kind, config.compute.device, this_machine())

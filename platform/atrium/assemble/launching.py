@@ -33,7 +33,10 @@ def is_rank(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def is_started_here(config: RunConfig) -> bool:
-    """Return whether this process trains, as a rank or as the run's only process."""
+    """Return whether this process trains, rather than starting other processes or a job that do.
+
+    A process trains if it is a rank, or the only process of its run.
+    """
     compute = config.compute
     return is_rank() or not (compute.is_launched or compute.slurm is not None)
 

@@ -79,7 +79,7 @@ def _checked(
     unreadable, what, num_unchecked = _found(loaded, settings.name, verifier, loading, recorded)
     if unreadable and settings.unreadable == "error":
         raise DataError(
-            f"'{settings.name}': {what}; choose a grader that can read them, or set "
+            f"'{settings.name}': {what}; choose a grader that can read these answers, or set "
             f"{settings.section}.unreadable=drop or keep"
         )
     is_dropping = settings.unreadable == "drop"
@@ -87,9 +87,9 @@ def _checked(
     kept = tuple(problem for problem in loaded.problems if problem.problem_id not in dropped)
     if not kept:
         raise DataError(
-            f"'{settings.name}': {what}, so no problem remains; choose a grader that can read them "
-            f"(grader=exact for text), set {settings.section}.fields.answer to another field, or "
-            f"{settings.section}.unreadable=keep"
+            f"'{settings.name}': {what}, so the dataset would be empty; choose a grader that can "
+            f"read these answers (grader=exact for text), set {settings.section}.fields.answer to another "
+            f"field, or {settings.section}.unreadable=keep"
         )
     warnings = []
     if num_unchecked:

@@ -130,9 +130,9 @@ def _draw(
             num_redrawn += 1
             if num_redrawn > _MAX_REDRAWS:
                 raise DataError(
-                    f"dataset.task={dataset.task} has almost no further questions after {len(taken)}, "
-                    f"but num_{part}={num}; lower num_train, num_validation or num_test, or raise the "
-                    "difficulty"
+                    f"dataset.task={dataset.task} generates almost no new questions after the "
+                    f"first {len(taken)}, too few for num_{part}={num}; lower num_train, num_validation or "
+                    "num_test, or raise the difficulty"
                 )
             continue
         taken.add(reply["question"])

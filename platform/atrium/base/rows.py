@@ -158,7 +158,7 @@ def _delimiter(path: Path, sample: Sequence[str]) -> str:
     """Return the separator of a CSV file's cells, detected from the first lines (`sample`).
 
     The separator is the one for which the largest share of records have as many cells as the header. In a
-    tie, the separator with more cells is chosen. A file with the suffix `.tsv` is separated by tabs.
+    tie, the separator that yields more cells is chosen. Files with the suffix `.tsv` are separated by tabs.
     """
     if path.suffix.lower() == ".tsv":
         return "\t"

@@ -139,7 +139,7 @@ class Choice(Section):
 
     @classmethod
     def is_axis(cls) -> bool:
-        """Return whether the class is an axis rather than a value of one."""
+        """Return whether the class is an axis rather than one of the choices on an axis."""
         return "kinds" in vars(cls)
 
     @classmethod

@@ -243,7 +243,7 @@ def _open(path: Path) -> CurveTable:
         arrow = pa.ipc.open_file(source).read_all()
     about = arrow.schema.metadata or {}
     if about.get(b"format") != FORMAT.encode():
-        raise ValueError(f"the curve index {path} has an unknown format; delete it to build it again")
+        raise ValueError(f"the curve index {path} has an unknown format; delete it, and it will be rebuilt")
     return CurveTable(
         columns={name: _as_array(arrow.column(name)) for name in arrow.column_names},
         offset=int(about[b"offset"]),

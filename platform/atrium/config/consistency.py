@@ -136,8 +136,8 @@ def _check_model(config: RunConfig) -> None:
         )
     if isinstance(model, HubModelSettings) and model.weights == "random" and model.architecture is None:
         raise ConfigError(
-            "model.weights=random requires model.architecture, the content of a config.json; choose a "
-            "model that has it, such as model=qwen3_0_6b, or use model.weights=pretrained"
+            "model.weights=random requires model.architecture (the content of a config.json); choose a "
+            "model that sets it, such as model=qwen3_0_6b, or use model.weights=pretrained"
         )
 
 
@@ -192,7 +192,7 @@ def _check_benchmark(config: RunConfig) -> None:
     benchmark, dataset = config.benchmark, config.dataset
     if isinstance(benchmark, ArithmeticBenchmarkConfig) and not isinstance(dataset, ArithmeticDatasetConfig):
         raise ConfigError(
-            f"benchmark.kind=arithmetic must match the training set, but dataset.name={dataset.name}; "
+            f"benchmark.kind=arithmetic requires dataset=arithmetic, got dataset.name={dataset.name}; "
             "choose a published benchmark such as benchmark=math500, or benchmark=held_out with "
             "dataset.num_test greater than 0"
         )

@@ -130,7 +130,7 @@ def _check(template: str) -> None:
     before = ""
     for _, kind, value in Environment(autoescape=True).lex(template):
         if (kind, value) == ("operator", "**") and before not in ("(", ","):  # there it unpacks arguments
-            raise ValueError("the template computes a power, which may take forever")
+            raise ValueError("the template uses ** (a power), which could take unlimited time and memory")
         before = before if kind == "whitespace" else value
 
 

@@ -46,8 +46,8 @@ def check_vllm(device: str) -> None:
     ((name, version),) = installed.items()
     if not OLDEST <= _minor(version) <= NEWEST:
         raise MissingDependencyError(
-            f"{name} {version} cannot be used with rollout.engine=vllm, expected {_dotted(OLDEST)} to "
-            f"{_dotted(NEWEST)}; run {install_command('gpu')}"
+            f"rollout.engine=vllm requires {name} {_dotted(OLDEST)} to {_dotted(NEWEST)}, got {version}; "
+            f"run {install_command('gpu')}"
         )
     if name == "vllm" and device == "cpu":
         raise MissingDependencyError(
@@ -66,8 +66,8 @@ def check_serving() -> None:
     for name in BUILDS:
         if (version := installed_version(name)) is not None and not serves(version):
             raise MissingDependencyError(
-                f"{name} {version} cannot be used with rollout.placement=server, expected "
-                f"{_dotted(SERVES[0])} to {_dotted(SERVES[1])}; run {install_command('gpu')}, or choose "
+                f"rollout.placement=server requires {name} {_dotted(SERVES[0])} to {_dotted(SERVES[1])}, "
+                f"got {version}; run {install_command('gpu')}, or choose "
                 "rollout.placement=inside"
             )
 

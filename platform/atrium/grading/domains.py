@@ -68,17 +68,17 @@ class Domain:
 _ALL, _NONE = Node("and"), Node("or")
 
 
-def domain(tokens: Tokens, *, reads_points: bool = False) -> Domain | None:
+def domain(tokens: Tokens, *, pairs_are_intervals: bool = False) -> Domain | None:
     """Return the set of real numbers that an answer denotes, or None if it denotes something else.
 
     Also returns None for more than 24 end points.
 
-    With `reads_points`, `(1,2), (3,4)` are two intervals instead of two points.
+    With `pairs_are_intervals`, `(1,2), (3,4)` are two intervals instead of two points.
     """
     head = split(tokens, SUCH_THAT)[0] if r"\in" in tokens else ()
     if r"\in" in head and tokens[len(head) : len(head) + 1] and tokens[0] != r"\{":
         tokens = (r"\{", *tokens, r"\}")  # `x \in \mathbb{R} : x > 2`
-    reader = _Reader(reads_points=reads_points)
+    reader = _Reader(pairs_are_intervals=pairs_are_intervals)
     node = reader.condition(tokens) or reader.set_of_numbers(tokens)
     if node is None or len(reader.variables) > 1:
         return None
@@ -195,9 +195,9 @@ def _simplified(node: Node) -> Node:
 class _Reader:
     """A parser of conditions and sets that collects their variables."""
 
-    def __init__(self, *, reads_points: bool) -> None:
+    def __init__(self, *, pairs_are_intervals: bool) -> None:
         self.variables: set[Tokens] = set()
-        self.reads_points = reads_points
+        self.pairs_are_intervals = pairs_are_intervals
 
     def condition(self, tokens: Tokens) -> Node | None:
         """Parse relations joined by "and", "or" or commas. Returns None for other tokens."""
@@ -295,10 +295,14 @@ class _Reader:
         return self._bracketed(tokens) if enclosed(tokens) else None
 
     def _is_interval(self, tokens: Tokens) -> bool:
-        """Return whether the tokens are an interval. `(1,2)` is an interval only if `reads_points` is set."""
+        """Return whether the tokens denote an interval.
+
+        `(1,2)` is an interval if `pairs_are_intervals` is set, and a point otherwise. Brackets such as
+        `[1,2)` and infinite bounds always mean an interval.
+        """
         is_enclosed = enclosed(tokens) and tokens[0] in ("(", "[") and len(split(tokens[1:-1], _AND)) == 2
         is_shown = tokens[0] == "[" or tokens[-1] == "]" or r"\infty" in tokens
-        return is_enclosed and (is_shown or self.reads_points)
+        return is_enclosed and (is_shown or self.pairs_are_intervals)
 
     def _bracketed(self, tokens: Tokens) -> Node | None:
         inner = tokens[1:-1]

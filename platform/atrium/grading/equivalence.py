@@ -287,7 +287,7 @@ def _compare_domains(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
     if NUMBER_SETS.isdisjoint(wanted) and NUMBER_SETS.isdisjoint(given):
         return None
     first = domain(wanted)
-    second = domain(given, reads_points=first is not None and first.is_shown)
+    second = domain(given, pairs_are_intervals=first is not None and first.is_shown)
     if first is None or second is None or not (first.is_shown or second.is_shown):
         return None
     return same_domain(first, second, leaf)

@@ -173,7 +173,10 @@ class Field:
         return self.huge_factorial(int(number), step)
 
     def huge_factorial(self, number: int, step: int) -> Amount:
-        """Return the value for a factorial that is too large to compute exactly: infinity here."""
+        """Return the value for a factorial that is too large to compute exactly: infinity in this field.
+
+        `step` is the difference between consecutive factors (2 in a double factorial).
+        """
         return math.inf
 
     def function(self, name: str, argument: Amount) -> Amount:

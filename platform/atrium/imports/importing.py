@@ -187,8 +187,8 @@ def _check_new(
         known = set(mapping_at(record, "files").values())
         if known and known <= new:
             raise DataError(
-                f"{next(iter(digests))} was already imported as {name} with another mapping; delete that "
-                f"run, or choose an --experiment other than {experiment}"
+                f"{next(iter(digests))} was already imported as {name} with a different mapping; delete "
+                f"that run, or choose an --experiment other than {experiment}"
             )
 
 

@@ -32,8 +32,8 @@ def check_rendezvous(rendezvous: str, *, allow_public: bool) -> None:
         is_all = ipaddress.ip_address(public).is_unspecified
         what = "means all addresses of the machine" if is_all else "is a public address"
         raise ConfigError(
-            f"compute.rendezvous={rendezvous}: {public} {what}, so anyone who can reach the port can run "
-            "code in the run; use an address of the nodes' own network, or set "
+            f"compute.rendezvous={rendezvous}: {public} {what}, so anyone who can reach the port can execute "
+            "code in this run; use an address on the nodes' private network, or set "
             "compute.allow_public_rendezvous=true if a firewall protects the port"
         )
 

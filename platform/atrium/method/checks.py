@@ -41,9 +41,8 @@ def check_anchors(algorithm: Algorithm, use: Use) -> None:
     surrogate, weight = algorithm.surrogate, algorithm.ratio.weight
     if surrogate.regresses and use.is_stale and weight.anchor != "proximal":
         raise ConfigError(
-            f"algorithm.surrogate.kind={surrogate.kind} requires algorithm.ratio.weight.anchor=proximal "
-            f"with stored rollouts or rollout.lag greater than 0, got {weight.anchor}; choose "
-            "algorithm.ratio.weight.anchor=proximal"
+            f"with stored rollouts or rollout.lag greater than 0, algorithm.surrogate.kind={surrogate.kind} "
+            f"requires algorithm.ratio.weight.anchor=proximal, got {weight.anchor}; choose proximal"
         )
     compared = compares_numerics(algorithm, use)
     if compared is None:

@@ -39,11 +39,11 @@ def exactly_largest(
 def _ranked(
     value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Sum
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Find the `count`-th largest unmasked value of all ranks.
+    """Find the `count`-th largest unmasked value across all ranks.
 
-    Returns a mask of larger values, a mask of equal values, and the number of equal values to select. A
-    radix search over the bits of the values counts the candidates of all ranks by their next 16 bits in
-    each round, so ranks exchange only counts.
+    Returns a mask of larger values, a mask of equal values, and the number of equal values to select. This is
+    a radix search over the bits of the values: in each round, every rank counts its remaining candidates by
+    their next 16 bits. Ranks exchange only these counts.
     """
     key_BT = _ordered_key(value_BT)
     key_N, candidate_N = key_BT.flatten(), mask_BT.flatten()

@@ -117,8 +117,8 @@ class RandomCovarianceDrop(TokenWeight):
 class TopCovariancePenalty(TokenWeight):
     """KL-Cov, which applies the KL penalty only to tokens with the highest covariance (arXiv 2505.22617).
 
-    Exactly the share `frac` of all tokens, at least one, is penalized. Ties are broken at random; if all
-    advantages are equal, all covariances are 0 and therefore tied.
+    Exactly the share `frac` of all tokens is penalized, but always at least one token. Ties are broken at
+    random; if all advantages are equal, all covariances are 0 and therefore tied.
     """
 
     kind: Literal["kl_cov"] = "kl_cov"

@@ -82,7 +82,7 @@ class BinaryKL(Divergence):
 
     @property
     def budgets(self) -> tuple[float, float]:
-        """The budget of tokens less likely than under the anchor, and the budget of all other tokens."""
+        """The budget for tokens with a ratio below 1, and the budget for all other tokens."""
         return self.delta if self.delta_low is None else self.delta_low, self.delta
 
     def token_divergence(self, x: RegionInputs) -> Tensor:

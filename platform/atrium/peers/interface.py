@@ -91,7 +91,10 @@ class LoadedMethod:
 
     @property
     def words(self) -> Mapping[str, str]:
-        """Short descriptions of the method's choices, by axis. Neutral choices have an empty text."""
+        """Short descriptions of the method's choices, by axis.
+
+        The description of a neutral choice is empty.
+        """
         return self.method.words()
 
     def advantages(

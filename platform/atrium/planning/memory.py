@@ -259,12 +259,13 @@ def activation_bytes(model: ModelShape, demand: TrainerDemand) -> int:
 def backward_bytes(model: ModelShape, demand: TrainerDemand) -> int:
     """Return the peak bytes of a layer's or the last norm's backward pass, whichever is larger.
 
-    The hidden states after the last layer are subtracted, since `activation_bytes` includes them and they
-    are freed before a layer's backward pass. A layer's backward pass peaks at the gated product of its
+    The hidden states after the last layer are subtracted, since `activation_bytes` includes them and they are
+    freed before a layer's backward pass. A layer's backward pass peaks at the gated product of its
     feed-forward network, when the gradients of the product, of its factors and of the hidden states are in
-    memory. bfloat16 adapters add a float32 gradient, and a gradient of the hidden states for each path. The
-    last norm keeps its hidden states and five float32 gradients. With recomputation, one layer's
-    activations are in memory together with its gradients.
+    memory. With adapters in bfloat16, a third gradient of feed-forward size is in memory as well, and
+    separate gradients of the hidden states through the base weights and through the adapters. The last norm
+    keeps its hidden states and five float32 gradients. With recomputation, one layer's activations are in
+    memory together with its gradients.
     """
     hidden, feed_forward = model.hidden_size, model.feed_forward_size
     behind = _STATES_BEHIND * _FLOAT32 * hidden

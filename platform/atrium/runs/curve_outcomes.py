@@ -150,7 +150,7 @@ class Fall(CurveOutcome):
     def _check_width(self) -> Fall:
         if self.width >= self.until:
             raise ValueError(
-                f"width={self.width} must leave at least two means until={self.until}; use a smaller width"
+                f"width={self.width} leaves fewer than two means by until={self.until}; use a smaller width"
             )
         return self
 

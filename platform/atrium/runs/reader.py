@@ -77,7 +77,7 @@ class Scores:
     last: EvaluationPoint
 
     def as_record(self) -> dict[str, dict[str, object]]:
-        """Return the three evaluations as recorded in `summary.json`."""
+        """Return the first, best and last evaluation in the form in which `summary.json` records them."""
         return {place: getattr(self, place).as_record() for place in ("first", "best", "last")}
 
 

@@ -265,7 +265,7 @@ def checked(values_by_benchmark: Sequence[ArrayLike]) -> list[Floats]:
     """
     value_SP_B = [np.asarray(values, dtype=np.float64) for values in values_by_benchmark]
     if not value_SP_B or any(value_SP.ndim != 2 or not value_SP.size for value_SP in value_SP_B):
-        raise ValueError("each benchmark must have values [S, P] for at least one seed and one problem")
+        raise ValueError("each benchmark must have values [seeds, problems], with at least one of each")
     if len({len(value_SP) for value_SP in value_SP_B}) > 1:
         raise ValueError("all benchmarks must have the same seeds")
     if not all(np.isfinite(value_SP).all() for value_SP in value_SP_B):

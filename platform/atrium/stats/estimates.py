@@ -167,9 +167,7 @@ def _checked(num_correct_P: ArrayLike, num_samples: int) -> Counts:
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1, got {num_samples}")
     if counts_P.ndim != 1 or not counts_P.size or not np.issubdtype(counts_P.dtype, np.integer):
-        raise ValueError(
-            "num_correct_P must be a list with one integer per problem, for at least one problem"
-        )
+        raise ValueError("num_correct_P must be a non-empty list with one integer per problem")
     if counts_P.min() < 0 or counts_P.max() > num_samples:
         raise ValueError(f"each count must be between 0 and num_samples={num_samples}")
     return counts_P.astype(np.int64)
@@ -205,9 +203,10 @@ class _Margin:
 
 
 def _bound_of_run(is_in_run: NDArray[np.bool_], num_trials: int, tail: float) -> float:
-    """Return a binomial bound on the error of the mean from problems whose trials all gave the same result.
+    """Return a binomial bound on the error of a mean that is due to problems with only one kind of result.
 
-    `is_in_run` marks these problems, each with `num_trials` trials; `tail` is the bound's error probability.
+    `is_in_run` marks the problems whose trials all succeeded, or those whose trials all failed. Each problem
+    has `num_trials` trials. `tail` is the probability that the error exceeds the bound.
     """
     num = int(np.count_nonzero(is_in_run))
     return num / len(is_in_run) * (1.0 - tail ** (1.0 / (num * num_trials))) if num else 0.0

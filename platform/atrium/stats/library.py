@@ -168,7 +168,7 @@ def _shares(
             share_SP = np.where(is_known, value_SPK, 0.0).sum(axis=2) / num_SP
         rows = [row for row in np.argsort(numbers) if num_SP[row].any()]
         if not rows:
-            raise ValueError(f"{name}: at least one value must not be NaN")
+            raise ValueError(f"{name}: all values are NaN; give at least one number")
         shares[name], kept[name] = share_SP[rows], tuple(int(numbers[row]) for row in rows)
         if len(rows) < len(value):
             notes.append(f"{name}: {len(value) - len(rows)} of {len(value)} seeds have no answers")

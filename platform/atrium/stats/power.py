@@ -177,7 +177,7 @@ def num_seeds_needed(components: VarianceComponents, effect: float, problems: Pr
         return error == 0.0 or power(effect, error, degrees) >= POWER
 
     if effect == 0.0:
-        raise ValueError("effect must not be 0, since no number of seeds can show it")
+        raise ValueError("effect must not be 0, since no number of seeds can detect an effect of 0")
     return fewest(suffices, _MAX_SEEDS)
 
 

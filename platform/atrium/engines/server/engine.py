@@ -92,7 +92,7 @@ class ServerEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """The settings that the servers derived, their number of preemptions, and their idle time."""
+        """Properties that the servers determined at startup, with their preemptions and idle time."""
         servers = self.pool.servers
         counts = self._run(self.pool.counters())
         now = time.monotonic()
