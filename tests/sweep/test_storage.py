@@ -22,6 +22,7 @@ def test_passwords_are_never_shown():
     in_query = without_password("postgresql://host/db?user=me&password=s3&sslpassword=s4&sslmode=require")
     assert in_query == "postgresql://host/db?user=me&password=***&sslpassword=***&sslmode=require"
     assert without_password("postgresql://:secret@host/db") == "postgresql://:***@host/db"
+    assert without_password("postgresql://me:s@cre@t@host/db") == "postgresql://me:***@host/db"
     assert without_password("sqlite:////tmp/a@b/study.db") == "sqlite:////tmp/a@b/study.db"
 
 

@@ -11,7 +11,7 @@ from atrium.config.presets import PartFile, Preset
 
 
 def axes(preset: Preset) -> dict[str, str]:
-    """Return short descriptions of a method's choices, keyed by axis; neutral choices have an empty text.
+    """Return short descriptions of a method's choices, keyed by axis; those of neutral choices are empty.
 
     The entry `rollouts` lists the configuration files that the method selects outside the objective. The
     entry `on policy` compares the method's gradient with that of REINFORCE on on-policy batches.

@@ -141,7 +141,7 @@ class NoDivergence(Divergence):
     kind: Literal["none"] = "none"
 
     def window(self) -> Window:
-        """Return the window of all ratios."""
+        """Return the window that contains all ratios."""
         return windows.UNBOUNDED
 
 

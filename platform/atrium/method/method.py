@@ -201,6 +201,6 @@ class Method:
     def words(self) -> dict[str, str]:
         """Return a short description of each axis's choice, by axis name.
 
-        Neutral choices have an empty text.
+        The description of a neutral choice is empty.
         """
         return describe(self.algorithm, self.divergence, self.regularizer)

@@ -17,7 +17,7 @@ _SIGN = -(2**63)
 
 
 def largest(value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Sum) -> Tensor:
-    """Return a mask [B, T] of the `count` largest unmasked values of all ranks.
+    """Return a mask [B, T] of the `count` largest unmasked values across all ranks.
 
     Values equal to the smallest of these are also selected.
     """
@@ -28,7 +28,7 @@ def largest(value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Su
 def exactly_largest(
     value_BT: Tensor, mask_BT: Tensor, count: Tensor, draw_BT: Tensor, sum_over_ranks: Sum
 ) -> Tensor:
-    """Return a mask [B, T] of exactly the `count` largest unmasked values of all ranks.
+    """Return a mask [B, T] of exactly the `count` largest unmasked values across all ranks.
 
     Among equal values, those with the largest `draw_BT` are selected.
     """

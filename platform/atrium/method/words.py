@@ -35,7 +35,10 @@ _SCALES = {
 
 
 def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regularizer) -> dict[str, str]:
-    """Return a description of each axis's choice, in reading order. Neutral choices have an empty text."""
+    """Return a description of each axis's choice, in reading order.
+
+    The description of a neutral choice is empty.
+    """
     return {
         "advantage": _advantage(algorithm),
         "ratio": _ratio(algorithm),

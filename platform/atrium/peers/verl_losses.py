@@ -238,7 +238,10 @@ def _check_reduction(method: LoadedMethod, mode: str, width: int) -> None:
 
 
 def _totals(mask_BT: Tensor, batch: Mapping[str, Any]) -> Totals:
-    """Return the denominators that verl gives for the update. Others are counted in the micro-batch."""
+    """Return the denominators that verl provides for the update.
+
+    Denominators that verl does not provide are counted in the micro-batch.
+    """
     own = count_totals(mask_BT.sum(dim=1), torch.arange(len(mask_BT), device=mask_BT.device))
     tokens, rows = batch.get("batch_num_tokens"), batch.get("global_batch_size")
     return Totals(

@@ -24,7 +24,7 @@ from atrium.base.errors import ConfigError, MissingDependencyError, SweepError
 JOURNAL_FILE, SQLITE_FILE = "journal.log", "study.db"
 _LOCK_TIMEOUT_S = 60
 _SCHEMES = ("postgresql", "mysql", "mariadb", "sqlite")
-_PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
+_PASSWORD = re.compile(r"(://[^:/@]*):.*@")
 _QUERY_PASSWORD = re.compile(r"([?&]\w*passw(?:or)?d=)[^&#]*", re.IGNORECASE)
 
 

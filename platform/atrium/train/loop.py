@@ -124,7 +124,7 @@ class _Account:
         return now
 
     def end_record(self) -> None:
-        """Measure the time of a step's record and checkpoint, which counts toward the next step."""
+        """Measure how long recording and saving a step took, to be counted as time of the next step."""
         self._checkpoint_s = time.perf_counter() - self._ended
 
 

@@ -75,10 +75,10 @@ class Training:
     """The parts of a run that the loop uses.
 
     `weights` returns the policy's full state dict for the engine. `listener` receives events, and
-    `should_stop` is called after every step. `lagged` has the batches of the next steps that were sampled
-    before the run was resumed. `servers` is the engine if it samples while the trainer works, and None
-    otherwise. `profiler` traces one step. `rank_report` reports differences between the processes that share
-    the run.
+    `should_stop` is called after every step. `lagged` contains the batches of the next steps that were
+    sampled before the run was resumed. `servers` is the engine if it samples while the trainer works, and
+    None otherwise. `profiler` traces one step. `rank_report` reports differences between the processes that
+    share the run.
     """
 
     settings: LoopSettings
@@ -159,12 +159,12 @@ class Steps:
     def ahead(self, state: TrainingState) -> Sequence[Collected]:
         """Return the batches already collected for later steps, to be saved in the checkpoint.
 
-        The list is empty here, since each step samples its own batch.
+        The list is empty for synchronous steps, each of which samples its own batch.
         """
         return ()
 
     def close(self) -> None:
-        """Cancel sampling. Has no effect here, since sampling ends before each update."""
+        """Cancel sampling. Has no effect on synchronous steps, whose sampling ends before each update."""
 
 
 def update(run: Training, state: TrainingState, batch: Collected) -> TrainingState:

@@ -72,7 +72,7 @@ class StepProfiler:
 
 
 def top_operations(averages: EventList, *, on_cuda: bool) -> list[str]:
-    """Return lines with the self time, share, calls and name of the operations with most self time."""
+    """Return lines with the self time, share, calls and name of the operations with the most self time."""
     found = _operations(averages, on_cuda=on_cuda)
     total = sum(seconds for _, seconds, _ in found) or 1.0
     return [

@@ -32,7 +32,7 @@ class RowTraces:
 
 
 def empty_traces(batch: Batch) -> RowTraces:
-    """Return a batch's initial traces: its advantages, ratios 1, entropies NaN, and no clipped tokens."""
+    """Return a batch's initial traces: its advantages, ratios of 1, entropies of NaN, no clipped tokens."""
     shape = tuple(batch.mask_BT.shape)
     assert batch.advantage_BT is not None, "rows must be scored before they are traced"
     return RowTraces(

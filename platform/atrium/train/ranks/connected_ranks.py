@@ -136,7 +136,10 @@ class ConnectedRanks(Ranks):
         return tensor
 
     def scatter(self, own: Tensor, parts: Sequence[Tensor]) -> None:
-        """Fill the contiguous `own` with this rank's part. Only rank 0 passes `parts`, one for each rank."""
+        """Fill the contiguous tensor `own` with this rank's part.
+
+        Only rank 0 passes `parts`, one for each rank.
+        """
         group = self._host if own.device.type == "cpu" else None
         sent = [part.contiguous().flatten().view(torch.uint8) for part in parts]
         received = own.view(-1).view(torch.uint8)  # bytes: gloo does not know every dtype

@@ -88,7 +88,7 @@ class Ranks:
     def add_up(self, tensor: Tensor) -> Tensor:
         """Sum the tensor over ranks, in place, on its device; return the tensor.
 
-        The order of addition is torch's.
+        Torch determines the order in which the ranks' values are added.
         """
         return tensor
 

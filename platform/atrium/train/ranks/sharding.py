@@ -89,8 +89,9 @@ def shard(
 ) -> ShardedModel:
     """Shard the parameters of `model` over a mesh of all ranks, in place.
 
-    The parameters keep their dtype and compute in `dtype`; gradients are added in float32 or more. Parameters
-    without values (on the device `meta`) get uninitialized memory for their shards (`receiving` fills it).
+    The parameters keep their dtype, passes compute in `dtype`, and gradients are summed in float32 or more.
+    Parameters without values (on the device `meta`) get uninitialized memory for their shards (`receiving`
+    fills it).
 
     With `offload`, shards, gradients and the optimizer's state are in the host's memory. Raises `ConfigError`
     for a model whose blocks are unknown.

@@ -121,10 +121,10 @@ def _interface(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Return the attention outputs [1, N, H, D] of packed tokens from states [1, heads, N, D], and None.
+    """Return the attention outputs [1, N, H, D] of packed tokens, and None for the attention weights.
 
-    Implements the attention interface of transformers, whose second result, the attention weights, may be
-    None. Raises `ConfigError` if the layer needs more than causal attention.
+    Implements the attention interface of transformers, which passes states [1, heads, N, D] and does not
+    require the weights. Raises `ConfigError` if the layer needs more than causal attention.
     """
     obstacle = attention_obstacle(module, query, value, attention_mask, packing, others)
     if obstacle is not None or packing is None:
@@ -246,7 +246,7 @@ class _Gathered(torch.autograd.Function):
 
 
 class _FromRows(torch.autograd.Function):
-    """Selection of each computed token's attention output [N, ...] from those of all positions [P, ...]."""
+    """Selection of the computed tokens' attention outputs [N, ...] from those at all positions [P, ...]."""
 
     @staticmethod
     def forward(ctx: Any, state: Tensor, packing: Packing) -> Tensor:
