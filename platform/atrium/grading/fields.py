@@ -40,8 +40,8 @@ class Field:
     """Arithmetic with exact rationals of at most `max_bits` bits, and floats for all other numbers.
 
     Numbers beyond the range of floats are infinite, but `exp` and the conversion of a fraction raise
-    `OverflowError`. `library` provides the functions of inexact real numbers: the module `math` here, and an
-    mpmath context in the subclass `Precise`.
+    `OverflowError`. `library` provides the functions of inexact real numbers: the module `math` in this
+    class, and an mpmath context in the subclass `Precise`.
     """
 
     max_bits = MAX_BITS
@@ -66,7 +66,7 @@ class Field:
             return math.inf
 
     def size(self, number: Amount) -> int:
-        """Return the size of a number in bits; 0 here, since only `Precise` needs it."""
+        """Return the size of a number in bits; 0 in this field, since only `Precise` uses sizes."""
         return 0
 
     def is_complex(self, number: Amount) -> bool:

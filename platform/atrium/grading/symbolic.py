@@ -35,8 +35,8 @@ def numeric_value(text: str) -> complex | None:
 def equal_by_math_verify(wanted: Tokens, given: Tokens) -> bool:
     """Return whether math-verify finds two expressions equal.
 
-    Constants must also agree in more digits than math-verify compares (`_differ`). A percentage equals no
-    bare number here. Expressions that SymPy cannot compare are unequal.
+    Constants must also agree in more digits than math-verify compares (`_differ`). In this comparison, a
+    percentage equals no bare number. Expressions that SymPy cannot compare are unequal.
     """
     from math_verify import verify as math_verify  # takes half a second, so only if it is used
 

@@ -214,7 +214,7 @@ class ServerEngine:
             batch.found.put(InterruptedError(_GIVEN_UP))
 
     def close(self) -> None:
-        """End the servers that were started here, and delete their files. Harmless when called twice."""
+        """End the servers that this engine started, and delete their files. Harmless when called twice."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -113,7 +113,7 @@ class CheckpointStore:
         return self._write_whole(state, write)
 
     def finish(self) -> None:
-        """Wait until all saved data is on disk. Has no effect here, since this store writes synchronously."""
+        """Wait until all saved data is on disk. Does nothing, since this class writes synchronously."""
 
     def _write_whole(
         self, state: TrainingState, write: Callable[[Path], None], *, prepared: bool = False
