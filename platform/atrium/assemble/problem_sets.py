@@ -89,7 +89,7 @@ def _checked(
         raise DataError(
             f"'{settings.name}': {what}, so the dataset would be empty; choose a grader that can "
             f"read these answers (grader=exact for text), set {settings.section}.fields.answer to another "
-            f"field, or {settings.section}.unreadable=keep"
+            f"field, or set {settings.section}.unreadable=keep"
         )
     warnings = []
     if num_unchecked:

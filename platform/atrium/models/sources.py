@@ -64,7 +64,7 @@ def locate(source: str, revision: str | None) -> str:
             )
         return str(folder)
     if folder.is_file():
-        raise ConfigError(f"'{source}' is a file; choose the transformers folder that contains it")
+        raise ConfigError(f"'{source}' is a file; choose the folder with config.json and the weights")
     if source.startswith(("/", ".", "~")) or not _HUB_ID.fullmatch(source):
         siblings = [path.name for path in folder.parent.glob("*/")]
         near = difflib.get_close_matches(folder.name, siblings, n=1)

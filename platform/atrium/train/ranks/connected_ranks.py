@@ -281,8 +281,8 @@ def _take_gpu(local_rank: int) -> None:
     num_gpus = torch.cuda.device_count()
     if local_rank >= num_gpus:
         raise ConfigError(
-            f"local rank {local_rank} has no GPU of its own, since the machine has {num_gpus}; start at "
-            "most one rank per GPU"
+            f"local rank {local_rank} has no GPU of its own, since the number of GPUs is "
+            f"{num_gpus}; start at most one rank per GPU"
         )
     torch.cuda.set_device(local_rank)
 
