@@ -125,7 +125,7 @@ def test_files_without_seeds_count_as_one_seed_each(tmp_path, imported, capsys):
     assert (code, "1 (not stated)" in printed) == (0, True)
     assert main(["compare", "others", "--no-files"]) == 0
     printed = capsys.readouterr().out
-    assert "seeds (each file counts as one seed)" in printed
+    assert "seeds (numbered by the import)" in printed
     assert "unpaired: seeds 1, 3 against 0, 2" in printed
     tables = tables_of(compare_runs(find_runs("runs", ["others"]), at=At.LAST))
     assert {row[3] for row in tables["Arms"]} == {"–"}, "no step is recorded"

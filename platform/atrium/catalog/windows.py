@@ -77,8 +77,8 @@ def named_arms(specs: Sequence[str], budget: float | None) -> list[Arm]:
     """Return the arms for specifications of the form `NAME` or `NAME=BUDGET[,BUDGET...]`.
 
     If a specification has no budget, `budget` is used. If that is None, the budget in the divergence's file
-    is used. Raises `ConfigError` for an unknown name, an invalid budget, or a budget for a divergence without
-    one.
+    is used. Raises `ConfigError` for an unknown name, for an invalid budget, and if a divergence that has no
+    budget is given one.
     """
     found = []
     for spec in specs:
@@ -120,9 +120,10 @@ def _at_budget(config: Divergence, name: str, budget: float) -> Divergence | Non
 
 
 def matches(clip: Window) -> list[Match]:
-    """Return, for each divergence of the ratio, the budgets whose windows share a bound with `clip`.
+    """Return the budgets at which a divergence has a window with the same lower or upper bound as `clip`.
 
-    Raises `ConfigError` if the upper bound of `clip` exceeds `MAX_UPPER`.
+    There is one result for each shipped divergence that is a function of the ratio alone. Raises
+    `ConfigError` if the upper bound of `clip` exceeds `MAX_UPPER`.
     """
     if clip.upper > MAX_UPPER:
         raise ConfigError(f"--clip LOW HIGH: HIGH must be at most {MAX_UPPER - 1:g}, got {clip.upper - 1:g}")
@@ -154,7 +155,7 @@ def coinciding(named: Iterable[tuple[str, Window | None]]) -> list[list[str]]:
 
 
 def families(presets: Sequence[Preset]) -> list[list[Preset]]:
-    """Return the groups of at least two methods that differ only in a constant window."""
+    """Return the groups of at least two methods that differ only in their constant windows."""
     found: dict[str, list[Preset]] = {}
     for preset in presets:
         if preset.divergence.fixed_window() is not None:

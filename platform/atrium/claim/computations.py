@@ -56,8 +56,8 @@ class Computed:
 def gradient_of_the_clip() -> Computed:
     """Check Theorem 4.1 of ATR on random tokens.
 
-    `error` is the largest difference between a method's token gradients and the gradients of the general
-    clipped surrogate or of PPO's ratio clip.
+    `error` is the largest difference in a token's gradient between a method and the general clipped
+    surrogate, or between a method with a constant window and PPO's ratio clip at the same window.
     """
     found = _theory("gradients")
     errors = [max(one.general_error, one.window_error or 0.0) for one in found.equivalences]
@@ -232,7 +232,10 @@ def _theory(part: str, methods: Sequence[str] = METHODS) -> Findings:
 
 
 def _mean(values: Sequence[float], scale: float, digits: int) -> str:
-    """Format the mean with its 95 % t interval over batches, such as `-1.91 [-2.80, -1.02]`."""
+    """Format the mean over batches with its 95 % t interval, such as `-1.91 [-2.80, -1.02]`.
+
+    The values are multiplied by `scale` and shown with `digits` decimal places.
+    """
     mean = mean_over_seeds([scale * value for value in values])
     low, high = mean.interval() or (mean.value, mean.value)
     return f"{mean.value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"

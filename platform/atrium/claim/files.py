@@ -40,16 +40,16 @@ def claims_of(paper: str) -> list[Claim]:
 
 
 def stored_results(paper: str, out: Path) -> dict[str, Mapping[str, Any]]:
-    """Return the results of a paper that are stored in the folder `out`, keyed by scale.
+    """Return a paper's results that are stored below the folder `out`, keyed by scale.
 
-    The results of computations come first. If the file of a scale is missing or unreadable, its results are
-    empty.
+    The first key is `COMPUTED`, for the results of computations. If the file for a scale is missing or
+    unreadable, the results at this scale are empty.
     """
     return {scale: read_object(results_file(paper, scale, out))[0] for scale in (COMPUTED, *SCALES)}
 
 
 def results_file(paper: str, scale: str, out: Path) -> Path:
-    """Return the path of the file in the folder `out` with a paper's results at a scale."""
+    """Return the path of the file that stores a paper's results at a scale, below the folder `out`."""
     return out / FOLDER / f"{paper}-{scale}.json"
 
 

@@ -59,8 +59,10 @@ def judge(
 ) -> Judgement:
     """Return the verdict on a claim about runs.
 
-    `expected` is None if the paper's statement was not available. `evidence` is None if there are no
-    runs. An interval that excludes the claimed size, or has the opposite sign, counts against the claim.
+    `expected` is None if the paper's statement was not available. `evidence` is None if there are no runs.
+    `is_powered` says whether the design's power is at least 0.8; if it is not, the claim remains open. An
+    interval counts against the claim if it excludes the claimed size, or if it excludes 0 and its sign is not
+    the claimed sign.
     """
     finding, why = _found(expected, evidence, is_powered)
     return Judgement(finding=finding, word=(_PAPER if scale == "paper" else _ANALOGUE)[finding], why=why)

@@ -47,8 +47,8 @@ def read_published(
 ) -> list[Published]:
     """Read the scores of a published table.
 
-    `num_evaluations` and `seed_sd` (a fraction) replace missing entries of these columns. Raises
-    `ConfigError` with a one-line message for an invalid table.
+    `num_evaluations` replaces missing entries of the column `evaluations`, and `seed_sd` (a fraction) those
+    of the column `seed_sd`. Raises `ConfigError` with a one-line message for an invalid table.
     """
     rows = _rows(path)
     unit = _unit(path, [row["score"] for _, row in rows])

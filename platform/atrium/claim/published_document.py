@@ -179,7 +179,7 @@ def _answer(pair: AuditedPair) -> str:
 
 
 def _span(difference: StatedDifference, question: Question) -> str:
-    """Return the interval for a question in words, such as `+1.2 to +3.4 on other problems`.
+    """Return the interval that answers a question, with the question, as `+1.2 to +3.4 on other problems`.
 
     Returns an empty string if the interval is unknown.
     """

@@ -35,9 +35,9 @@ def read_table(
 ) -> Mapping[str, Mapping[int, Sequence[Answers]]]:
     """Read the answers in one or more tables, and return them by arm and seed.
 
-    All tables together form one benchmark, so each sequence has one element. Raises `ConfigError` with a
-    one-line message if a table cannot be read, or if the answers do not match the arms, seeds and samples
-    of the design.
+    All tables together form one benchmark, so the sequence for an arm and seed has a single element. Raises
+    `ConfigError` with a one-line message if a table cannot be read, or if the answers do not match the arms,
+    seeds and samples of the design.
     """
     correct: dict[tuple[str, int], dict[tuple[str, int], bool]] = {}
     run_of: dict[tuple[str, int], str] = {}

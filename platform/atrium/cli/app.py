@@ -71,8 +71,8 @@ def _print_no_more() -> None:
 def _complete_streams() -> None:
     """Redirect closed streams to the null device, and replace characters that a stream cannot encode.
 
-    Without the null device, the next opened file would get the descriptor of a closed stream and receive its
-    output.
+    Without the redirection, the next file to be opened would get the descriptor of a closed stream, and
+    output for this stream would be written into the file.
     """
     for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
@@ -123,7 +123,7 @@ def _run(given: Sequence[str]) -> int:
 def module_of(command: str) -> str:
     """Return the full name of a subcommand's module.
 
-    The module of `import` has another name than the subcommand, since `import` is a Python keyword.
+    The module of the subcommand `import` has a different name, since `import` is a Python keyword.
     """
     return f"atrium.cli.{_MODULES.get(command, command.replace('-', '_'))}"
 

@@ -41,7 +41,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _is_in_use(host: str, port: int) -> bool:
-    """Return whether a process of this machine listens at the address; False for other machines."""
+    """Return whether a process of this machine listens at the address.
+
+    Returns False if `host` is the address of another machine.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()

@@ -22,7 +22,11 @@ examples:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print and draw the figures; raise `ConfigError` for a run without stored rollouts of updates."""
+    """Print and draw the figures.
+
+    Raises `ConfigError` if a run has no stored rollouts that were used in updates, or if its method is
+    unknown.
+    """
     parser = CommandParser(
         "figures",
         "Draw the effect of a trust region from stored rollouts: change of probability, and ratio with the\n"

@@ -3,9 +3,9 @@
 An arm is named after its algorithm, or after the label that its runs record. If several arms share that name,
 the settings that distinguish an arm from the others are appended. If an algorithm or label has arms with
 several seeds, its arms with a single seed are called "other runs". They do not affect the names of the
-remaining arms, with one exception: where rounding would give an arm of each kind the same name, the numbers
-in both names are not rounded. If the user chooses the settings that group the runs, the values of these
-settings name the arms instead, and there are no other runs.
+remaining arms, with one exception: if rounding would give one of these arms the same name as one of the other
+runs, the numbers in both names are not rounded. If the user chooses the settings that group the runs, the
+values of these settings name the arms instead, and there are no other runs.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def name_arms(
     """Group runs into arms, in the order of their first runs; `settings` maps run names to settings.
 
     Runs form an arm if they agree in the settings `by`, or, if `by` is empty, in all settings that
-    distinguish methods. The run length is such a setting if `at_last_step` is set. `chosen` are runs that the
-    user named individually; their arms are never marked as "other runs". `renamed` maps arms, named as in
-    `find_arm`, to display names. Raises `ConfigError` if `renamed` contains an unknown or ambiguous arm, or
-    if two arms would have the same name.
+    distinguish methods. If `at_last_step` is set, the runs are compared at their last steps, and the run
+    length is such a setting. `chosen` are runs that the user named individually; their arms are never marked
+    as "other runs". `renamed` maps arms, named as in `find_arm`, to display names. Raises `ConfigError` if
+    `renamed` contains an unknown or ambiguous arm, or if two arms would have the same name.
     """
     keys = list(by) or method_keys(list(settings.values()), at_last_step=at_last_step)
     members: dict[tuple[str, ...], list[str]] = {}

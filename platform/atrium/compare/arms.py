@@ -34,7 +34,7 @@ _NO_SETTING = ("algorithm.name", "algorithm.on_policy.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A group of runs, by seed, that differ only in their seeds or in settings by which they are not grouped.
+    """A group of runs by seed, which differ only in their seeds and in settings that do not define arms.
 
     `settings` are the settings of the group's first run, and `all_settings` those of all its runs, including
     runs that `runs` leaves out because another run has the same seed or because of a plan. Both lack the run
@@ -93,12 +93,13 @@ def named_arms(
 def group_runs(
     folders: Sequence[RunFolder], named: Sequence[NamedArm], *, at_last_step: bool = True
 ) -> tuple[list[Arm], list[str]]:
-    """Return the arms that the runs in `folders` form, in the order of `named`, and notes.
+    """Return the arms that the runs in `folders` form, in the order of `named`, and a list of notes.
 
     `named` are the results of `named_arms` for these and possibly other runs; an arm without a run in
-    `folders` is left out. The run length distinguishes arms only if `at_last_step` is set. If several runs of
-    an arm have the same seed, the latest finished run counts, or the latest run if none finished; a note says
-    so. Raises `ConfigError` if a run's configuration cannot be read.
+    `folders` is left out. `at_last_step` must be the same as for `named_arms`; unless it is set, the arms'
+    settings do not include the run length. If several runs of an arm have the same seed, the latest finished
+    run counts, or the latest run if none finished; a note says so. Raises `ConfigError` if a run's
+    configuration cannot be read.
     """
     settings = {}
     for folder in folders:

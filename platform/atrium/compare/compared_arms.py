@@ -40,8 +40,8 @@ def compared_arms(
     The name of an arm depends only on the settings of the runs that count and of the missing runs. It
     therefore does not change when a missing run finishes. A run is not missing if a finished run of the same
     arm has the same seed. Raises `ConfigError` if a name in `leave_out` matches no run or several, if there
-    are fewer than two arms, or if a name is unknown, and `RunFolderError` if no run that counts was
-    evaluated.
+    are fewer than two arms, or if `baseline`, a benchmark or a name in `renamed` is unknown, and
+    `RunFolderError` if no run that counts was evaluated.
     """
     requested = _requested(folders, leave_out or {})
     set_aside = [run for folder in folders if (run := set_aside_run(folder, requested)) is not None]
@@ -122,7 +122,8 @@ def _with_baseline(
 ) -> list[Arm]:
     """Return the arms with the baseline first.
 
-    Raises `ConfigError` if there is only one arm, or if the baseline is unknown.
+    `named` are the results of `named_arms` for these arms. Raises `ConfigError` if there is only one arm, or
+    if the baseline is unknown; the message mentions the runs in `left_out`.
     """
     others = f"; {left_out_words(left_out, MOST_NAMED)}" if left_out else ""
     if len(arms) < 2:

@@ -170,7 +170,7 @@ def unknown_settings(arm: Arm) -> tuple[str, ...]:
     sections = {key.partition(".")[0] for run in arm.all_settings for key in run}
     lacking = [words for section, words in _EXPECTED.items() if section not in sections]
     if any(record.get("is_seed_stated") is False for record in imports):
-        lacking.append("seeds (each file counts as one seed)")
+        lacking.append("seeds (numbered by the import)")
     return tuple(lacking)
 
 

@@ -109,11 +109,11 @@ def counted_runs(
     """Return the runs that count and have scores on the benchmarks `wanted`.
 
     The runs must also have recorded the cost at which `at` compares them. Neither condition applies to
-    diverged runs. If `wanted` is empty, the benchmarks are those that most runs share. `can_compare` returns
-    whether runs form at least two arms.
+    diverged runs. If `wanted` is empty, `_benchmarks` chooses the benchmarks. `can_compare` returns whether
+    runs form at least two arms.
 
-    Raises `RunFolderError` if no run that counts was evaluated, and `ConfigError` if no run was evaluated on
-    a wanted benchmark.
+    Raises `RunFolderError` if no run that counts was evaluated, and `ConfigError` if there is a wanted
+    benchmark on which no counted run was evaluated.
     """
     overviews = [read_overview(folder) for folder in folders]
     found = [_classified(overview, at) for overview in overviews]
@@ -187,9 +187,11 @@ def _benchmarks(
     wanted: Sequence[str],
     can_compare: Callable[[Sequence[RunFolder]], bool],
 ) -> list[str]:
-    """Return the wanted benchmarks, or the test benchmarks that most runs share if none is wanted.
+    """Return the wanted benchmarks, or a choice of benchmarks if `wanted` is empty.
 
-    Validation benchmarks are returned only if no test benchmark was answered by runs of at least two arms.
+    The choice consists of the benchmark that the most runs answered and of all others that each of these runs
+    answered. Validation benchmarks are chosen only if no test benchmark was answered by runs of at least two
+    arms; `can_compare` returns whether runs form at least two arms.
     """
     answered: dict[str, list[EvaluatedRun]] = {}
     for run in runs:

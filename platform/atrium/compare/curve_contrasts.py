@@ -78,10 +78,10 @@ def curve_contrast(
 def contrast_arms(
     value_by_arm: Mapping[str, Mapping[int, float | None]],
 ) -> dict[str, tuple[CurveContrast | None, str]]:
-    """Return each other arm's contrast with the first arm, and a description of the seeds that were used.
+    """Return each later arm's contrast with the first arm, and a description of the seeds that were used.
 
-    The intervals hold simultaneously for all contrasts. A contrast is None if an outcome that it needs is
-    unknown.
+    The result is keyed by the later arm. The intervals hold simultaneously for all contrasts. A contrast is
+    None if an outcome that it needs is unknown.
     """
     (_, baseline), *candidates = value_by_arm.items()
     found: dict[str, tuple[CurveContrast | None, str]] = {}

@@ -200,7 +200,10 @@ def _parse_patiently(whole: bytes) -> dict[str, Floats]:
 def _appended(
     table: CurveTable, columns: Mapping[str, Floats], *, num_bytes: int, num_lines: int
 ) -> CurveTable:
-    """Return the table with rows appended. If a step was recorded twice, the later record counts."""
+    """Return the table with rows appended. If a step was recorded twice, the later record counts.
+
+    `num_bytes` and `num_lines` are the size of the part of `metrics.jsonl` that contains the new rows.
+    """
     num_before = len(table.steps)
     num_added = len(columns.get(_STEP, ()))
     joined = {

@@ -39,7 +39,8 @@ class Curve:
     """Points of one run: x [N] in ascending order, finite y [N], and the bounds of y's intervals or None.
 
     The bounds are `low` and `high` [N]. For a curve of evaluations, `step` [N] contains the training step of
-    each. Such a curve is not interpolated, since evaluations are rare. For other curves, `step` is None.
+    each evaluation. Such a curve is not interpolated, since evaluations are rare. For other curves, `step` is
+    None.
     """
 
     x: Floats
@@ -94,7 +95,10 @@ def at_steps(steps: Floats, columns: Mapping[str, Floats], axis: XAxis) -> Float
 
 
 def at_exact(steps: Floats, x: Floats, y: Floats) -> Floats:
-    """Return the values of y at the steps [N] that occur in x, and NaN at other steps."""
+    """Return the value of `y` at each of the given steps [N] that occurs in `x`, and NaN at all others.
+
+    `x` contains the steps of the values `y`, in ascending order.
+    """
     found = np.full(len(steps), np.nan)
     place = np.minimum(np.searchsorted(x, steps), len(x) - 1)
     known = x[place] == steps
@@ -190,9 +194,10 @@ def _on_one_grid(curves: Sequence[Curve]) -> tuple[Floats, Floats]:
 
 
 def _at_evaluated_steps(curves: Sequence[Curve]) -> tuple[Floats, Floats]:
-    """Return the runs' mean x-value [G] at each evaluated step, and the values [S, G].
+    """Return the runs' mean x-value [G] at each evaluated step, and their y-values [S, G] at these steps.
 
-    A value is NaN if the run was not evaluated at the step.
+    The steps are in ascending order of the mean x-value. A y-value is NaN if the run was not evaluated at the
+    step.
     """
     columns = [(one.step if one.step is not None else one.x, one.x, one.y) for one in curves]
     steps = np.unique(np.concatenate([step for step, _, _ in columns]))

@@ -31,9 +31,9 @@ def steps_used(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str
 
 
 def answers_used(folders: Sequence[RunFolder], benchmark: str, used: Mapping[str, int]) -> list[Answers]:
-    """Return the answers of each run. A run without an entry in `used` counts as always wrong.
+    """Return the answers of each run at the step that `used` maps its name to.
 
-    Raises `RunFolderError` if no run has an entry.
+    A run without an entry in `used` counts as always wrong. Raises `RunFolderError` if no run has an entry.
     """
     read = {run.name: read_answers(run, benchmark, used[run.name]) for run in folders if run.name in used}
     if not read:

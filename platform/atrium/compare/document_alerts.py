@@ -38,7 +38,7 @@ def comparison_alerts(comparison: RunsComparison) -> tuple[Sentence, ...]:
 
 
 def collapse_alerts(collapses: Mapping[str, Mapping[int, Collection[str]]]) -> list[Sentence]:
-    """Return a list with one alert on collapsed runs, which is empty if no run collapsed.
+    """Return an alert on collapsed runs, in a list that is empty if no run collapsed.
 
     `collapses` contains the findings, keyed by arm and then by seed. Seeds without an entry are not counted.
     """
@@ -112,9 +112,10 @@ def _selected(comparison: RunsComparison) -> Iterator[Sentence]:
 def _failed(
     what: str, rates: Mapping[str, FailureRate], findings: Mapping[str, str] | None = None
 ) -> list[Sentence]:
-    """Return a list with one alert on arms with failed runs, which is empty if there are none.
+    """Return an alert on the arms with failed runs, in a list that is empty if no run failed.
 
-    `what` names the kind of failure.
+    `what` names the kind of failure. `rates` and `findings` are keyed by arm, and a text in `findings` is
+    appended to the details of its arm.
     """
     failed = {name: rate for name, rate in rates.items() if rate.seeds}
     if not failed:

@@ -33,11 +33,11 @@ def paper_sentences(comparison: RunsComparison) -> list[str]:
 
 
 def headline_sentences(comparison: RunsComparison) -> list[Sentence]:
-    """Return a sentence on the highest arm and its lead over the next.
+    """Return a sentence on the highest arm and its lead over the next arm that uses another method.
 
     The result is empty if all arms are one method. An example is `atr is highest at 66.4 %, +3.9 points
-    [−6.0, +13.7] over clip: not decided`. With more than two candidates, a second sentence counts those that
-    beat the baseline.
+    [−6.0, +13.7] over clip: not decided`. With more than two candidates, a second sentence states how many of
+    them beat the baseline.
     """
     lead = comparison.lead
     if lead is None:

@@ -52,7 +52,7 @@ def places_in_common(families: Sequence[FamilyPoints], shares: Sequence[float]) 
 def compare_families(
     families: Mapping[str, FamilyPoints], baseline: str, place_PS: Floats
 ) -> dict[str, list[CurveContrast]]:
-    """Return the contrasts in y of each other family with the baseline family, by name.
+    """Return the contrasts in y of all other families with the family `baseline`, keyed by family.
 
     A family has one contrast per place, followed by the contrast of the averages over places. The intervals
     hold simultaneously over the families, but not over the places.

@@ -22,7 +22,7 @@ MACRO = "macro average"
 def judge_pairs(
     planned: PlannedArms, tables: Tables, diverged: Mapping[str, Sequence[int]], *, k: int
 ) -> tuple[list[Pair], dict[tuple[str, str], tuple[str, ...]], Pair | None]:
-    """Compare all arms with the first, and the highest arm with the next.
+    """Compare all arms with the first, and the highest arm with the next highest of another method.
 
     Returns `(pairs, leaders, lead)`. `pairs` compare every other arm with the first. `leaders` maps each
     (measure, benchmark) to the arms that may be the best, highest first, followed by the remaining arms of

@@ -151,7 +151,7 @@ def read_evaluated_run(folder: RunFolder, config: Mapping[str, object] | None = 
 
 
 def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str, int]:
-    """Return the evaluated step of each run that a comparison uses, by run name.
+    """Return the evaluated step that a comparison uses for each run, by run name.
 
     At equal steps, it is the largest step at which all runs were evaluated. At equal tokens or training time,
     the budget is the cost of the cheapest run at its last evaluation, and the step with the nearest cost is

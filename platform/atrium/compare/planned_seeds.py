@@ -53,9 +53,10 @@ class SeedPlan:
 class PlannedArms:
     """The runs of all arms by their place in the plan: planned with an outcome, missing, or beyond the plan.
 
-    `arms` has the planned runs with an outcome, `missing` those without, and `beyond` all other runs. An arm
-    without any planned outcome keeps all of its runs in `arms`. `num_in` is the number of planned seeds with
-    an outcome in the arm that has the fewest. Without a plan, `arms` has all runs and `plan` is None.
+    `arms` has the planned runs with an outcome, `missing` the planned runs without an outcome, and `beyond`
+    the unplanned runs with an outcome. If no planned run of an arm has an outcome, the runs in `beyond` are
+    also kept in `arms`. `num_in` is the number of planned seeds with an outcome in the arm that has the
+    fewest. Without a plan, `arms` has all runs with an outcome and `plan` is None.
     """
 
     arms: tuple[Arm, ...]
@@ -82,7 +83,7 @@ class PlannedArms:
     def at_look(self) -> PlannedArms:
         """Return the runs that the verdict uses: each arm's first runs, as many as the latest look needs.
 
-        Before the first look and without a plan, these are all runs.
+        Returns this object unchanged before the first look and without a plan.
         """
         return self if self.look is None else replace(_first(self, self.look), num_in=self.num_in)
 
@@ -100,7 +101,7 @@ class PlannedArms:
 
 
 def planned_arms(arms: Sequence[Arm], missing: Mapping[str, tuple[MissingRun, ...]]) -> PlannedArms:
-    """Return the arms restricted to the runs of the plan, which the earliest run recorded.
+    """Return the arms restricted to planned runs, according to the plan that the earliest run recorded.
 
     `missing` contains each arm's runs without an outcome. Runs beyond the plan do not count for a verdict.
     """

@@ -338,7 +338,8 @@ def _arm_scores(
 def _plan(pairs: Sequence[Pair], effect: float) -> Plan | None:
     """Plan new runs that detect `effect`, from the variance components of the headline differences.
 
-    Returns None without variance components, which require two seeds per arm, and if the runs do not vary.
+    Returns None if there are no variance components, which require two seeds per arm, or if the runs do not
+    vary.
     """
     headline = MACRO if any(pair.benchmark == MACRO for pair in pairs) else pairs[0].benchmark
     found = [

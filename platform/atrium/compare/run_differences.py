@@ -23,8 +23,8 @@ _LINE_TONES: Mapping[str, Tone] = {"+": "better", "-": "worse", "@": "muted"}
 class RunDifferences:
     """The recorded values in which runs differ: for each dotted key a text per run, in the order of the runs.
 
-    Texts longer than 300 characters are cut. `code_diff` has the lines of unified diffs between the
-    uncommitted changes of the first run and those of each other run. `problems` describes files that could
+    Texts longer than 300 characters are cut. `code_diff` has the lines of unified diffs that compare the
+    uncommitted changes of the first run with those of every later run. `problems` describes files that could
     not be read.
     """
 

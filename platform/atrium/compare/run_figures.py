@@ -30,7 +30,7 @@ _BLUE, _ORANGE, _GREEN, _PURPLE = range(4)
 
 
 def run_pictures(folder: RunFolder) -> list[Picture]:
-    """Return one picture with all panels, `curves`, and a picture of each panel.
+    """Return a picture with the name `curves` that contains all panels, and a picture of each panel.
 
     The panel of a quantity that was not recorded says so. Raises `OSError` if a file cannot be read.
     """

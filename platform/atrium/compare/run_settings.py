@@ -48,7 +48,11 @@ def differing(runs: Sequence[Settings]) -> list[str]:
 
 
 def _is_elsewhere(key: str, runs: Sequence[Settings], sections: Sequence[frozenset[str]]) -> bool:
-    """Return whether some run that lacks this key has another value or section in its place."""
+    """Return whether some run that lacks `key` has a setting that conflicts with it.
+
+    Such a setting is a section under the key, a value in place of a section that contains the key, or another
+    `kind` of the key's section. `sections` contains the `_sections` of each run.
+    """
     kind = f"{key.rpartition('.')[0]}.kind"
     kinds = {run.get(kind) for run in runs if key in run}
     parents = [key[:place] for place in _dots(key)]
@@ -60,7 +64,11 @@ def _is_elsewhere(key: str, runs: Sequence[Settings], sections: Sequence[frozens
 
 
 def method_keys(runs: Sequence[Settings], *, at_last_step: bool = False) -> list[str]:
-    """Return the keys in which the runs' methods differ, with the run length if `at_last_step` is set."""
+    """Return the keys in which the runs' methods differ.
+
+    If `at_last_step` is set, the runs are compared at their last steps, so the run length is part of the
+    method.
+    """
     return [key for key in differing(runs) if tells_methods_apart(key, at_last_step=at_last_step)]
 
 

@@ -83,7 +83,7 @@ def binned(count_SB: Floats, edges: Floats) -> Floats:
 
 
 def window_in_use(divergence: object) -> tuple[Window | None, str]:
-    """Return the constant window of a run's divergence and an empty text, or None and the reason."""
+    """Return the constant window of a run's divergence and an empty text, or None and why none is known."""
     if not isinstance(divergence, Mapping):
         return None, "the run's configuration cannot be read"
     kind = str(divergence.get("kind"))
@@ -99,7 +99,7 @@ def window_in_use(divergence: object) -> tuple[Window | None, str]:
 
 
 def window_of_run(folder: RunFolder, divergence: object) -> tuple[Window | None, str]:
-    """Return a run's constant window and an empty text, or None and the reason.
+    """Return a run's constant window and an empty text, or None and why none is known.
 
     If `window_in_use` cannot determine the window, for instance because a plugin is missing, the window that
     the run recorded is returned.
@@ -116,14 +116,20 @@ def window_of_run(folder: RunFolder, divergence: object) -> tuple[Window | None,
 
 
 def evenly_chosen(steps: Sequence[int], num: int) -> list[int]:
-    """Return at most `num` of the steps (2 or more), evenly spaced, including the first and the last one."""
+    """Return at most `num` of the steps, evenly spaced, including the first and the last one.
+
+    `num` must be at least 2.
+    """
     if len(steps) <= num:
         return list(steps)
     return [steps[round(place)] for place in np.linspace(0, len(steps) - 1, num)]
 
 
 def _fine_edges() -> Floats:
-    """Return edges [NUM_FINE_BINS + 1] in log w: linear near w = 1, geometric (0.5 % wide) farther away."""
+    """Return the edges [NUM_FINE_BINS + 1] of the fine bins in log w.
+
+    The bins have equal widths near w = 1. Farther away, each bin's width is 0.5 % of |log w|.
+    """
     reach = math.asinh(_LARGEST_LOG_RATIO / _SCALE)
     edges: Floats = _SCALE * np.sinh(np.linspace(-reach, reach, NUM_FINE_BINS + 1))
     return edges

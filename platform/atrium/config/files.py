@@ -79,7 +79,7 @@ def options_of(folder: Path) -> tuple[str, ...]:
 
 
 def option_of_kind(group: str, kind: str) -> str | None:
-    """Return an option of a group whose own file sets `kind`, or None if there is no such option.
+    """Return an option of `group` that selects the kind `kind` in its own file, or None if there is none.
 
     An inherited kind does not count. An option with the name `kind` is preferred.
     """

@@ -193,7 +193,10 @@ def _located(detail: Details, data: object) -> tuple[list[str], object]:
 
 
 def _is_alone(data: object) -> TypeGuard[list[Any]]:
-    """Return whether `data` is a list whose only element is a mapping, as for a list with one section."""
+    """Return whether `data` is a list whose only element is a mapping.
+
+    The settings treat such a list like the section that it contains.
+    """
     return isinstance(data, list) and len(data) == 1 and isinstance(data[0], Mapping)
 
 

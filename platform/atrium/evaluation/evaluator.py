@@ -40,7 +40,7 @@ class Benchmark:
     values of k for Pass@k, each at most `num_samples`; None means `num_samples` and the powers of two
     below it. `breakdown_by` names the metadata keys by which results are broken down.
 
-    The values are not checked here: the configuration ensures that no k is above `num_samples`, and
+    This class does not check the values: the configuration ensures that no k is above `num_samples`, and
     `Dataset` ensures that problem ids are unique.
     """
 
@@ -131,7 +131,10 @@ def evaluate(
 def _majority(
     benchmark: Benchmark, samples_PK: Sequence[Sequence[EvaluatedSample]], grader: Grader
 ) -> dict[int, Floats]:
-    """Return Maj@k of each problem for k = K and, if K is at most 1,000, for every k of Pass@k."""
+    """Return, for each k, an array [P] with each problem's Maj@k.
+
+    The k are K and, if K is at most 1,000, every k in `benchmark.reported_pass_at`.
+    """
     ks = sorted({*benchmark.reported_pass_at, benchmark.num_samples})
     return majority_at(samples_PK, ks, require_stop=benchmark.require_stop, compare=grader.compare)
 
@@ -139,7 +142,8 @@ def _majority(
 def sample_only(benchmark: Benchmark, draws: Draws) -> None:
     """Send the requests that `evaluate` sends if no samples are finished, but do not grade the answers.
 
-    All processes that share an engine must send the requests, but only one of them grades the answers.
+    All processes that share an engine must send the same requests: one of them calls `evaluate` and grades
+    the answers, and the others call this function.
     """
     prompts = {index: draws.encode(problem) for index, problem in enumerate(benchmark.problems)}
     for _ in _sampled(benchmark, list(_waves(benchmark, draws)), prompts, draws):

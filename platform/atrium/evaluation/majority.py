@@ -37,7 +37,7 @@ def majority_at(
     require_stop: bool,
     compare: Compare,
 ) -> dict[int, Floats]:
-    """Return Maj@k of each problem as an array [P] with values in [0, 1], by k.
+    """Return, for each k in `ks`, an array [P] with each problem's Maj@k, in [0, 1].
 
     A problem without any answer has the value 0. Samples without an answer do not vote. With
     `require_stop`, truncated samples do not vote either. An answer that could not be graded counts as
@@ -59,7 +59,7 @@ _MAX_SUBSETS_OF = 1_000
 
 
 class _Votes(NamedTuple):
-    """The number of votes for the correct answer, and for each wrong answer by its text."""
+    """The number of votes for the correct answer, and a counter of the votes for each wrong answer's text."""
 
     num_correct: int
     wrong: Counter[str]
@@ -79,7 +79,7 @@ def _votes(samples_K: Sequence[EvaluatedSample], *, require_stop: bool) -> _Vote
 
 
 def _comparisons(votes: _Votes, compare: Compare, *, below: bool) -> _Comparisons:
-    """Start the comparisons of wrong answers that can change the winner, and return them by pair.
+    """Start comparing wrong answers with each other if this can change the winner; return futures by pair.
 
     `below` is True if a k with 2 < k < K is requested: in a subset of k samples, two equal wrong answers can
     beat a single correct one. If `below` is False, nothing is compared if the numbers of votes alone decide

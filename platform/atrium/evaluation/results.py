@@ -43,8 +43,9 @@ def summarize(
 ) -> Results:
     """Summarize the samples of an evaluation, which are sorted by problem and sample index.
 
-    Each problem has `num_samples` samples. Intervals are [low, high], or null if they cannot be estimated.
-    The keys of the summary are:
+    Each problem has `num_samples` samples. `pass_at` lists the k of Pass@k and Pass^k, `majority_P` maps each
+    k to the problems' Maj@k [P], and `breakdown_by` lists metadata keys. Intervals are [low, high], or null
+    if they cannot be estimated. The keys of the summary are:
 
     - `k`: number of samples per problem, K; `num_problems`, `num_samples`, `num_tokens`: totals
     - `mean_at_k`, `pass_at_k`: scores at k = K
@@ -53,11 +54,12 @@ def summarize(
     - `maj_at_k`, `maj_interval_over_problems`: Maj@K and its interval, only if `majority_P` is given
     - `maj_at`, `maj_at_intervals`: Maj@k and its interval over problems by k, only if `majority_P` is given
     - `pass_at`, `pass_at_intervals`: Pass@k and its intervals by k
-    - `pass_hat`, `pass_hat_intervals`: Pass^k, always including k = K, and its intervals for k in `pass_at`
+    - `pass_hat`: Pass^k by k, always including k = K
+    - `pass_hat_intervals`: intervals of Pass^k for each k in the argument `pass_at`
     - `curve`: Pass@k, Pass^k, and Mean@k of the first k samples, as lists for k from 1 to K
     - `num_endless_thoughts`: number of answers whose reasoning did not end
     - `verdicts`: share of each kind of verdict, regardless of truncation
-    - `breakdown`: scores by metadata key and value, for the problems with this key
+    - `breakdown`: for each key in `breakdown_by` and each of its values, the scores of the problems with it
     """
     samples_PK = [samples[start : start + num_samples] for start in range(0, len(samples), num_samples)]
     is_correct_PK = np.array([s.is_correct for s in samples]).reshape(-1, num_samples)

@@ -3,11 +3,11 @@ r"""Evaluation of answers that are expressions. Rational values are exact, and o
 The evaluator supports the unambiguous part of LaTeX: numbers, fractions, mixed numbers, roots, powers,
 products, sums, factorials, binomials, functions, absolute values, degrees, the imaginary unit, and letters. A
 letter is replaced by a number, by default one that depends only on the letter's name. A `Field` computes the
-values. Floats distinguish most values, and `identity` decides the remaining cases by exact evaluation at
-points and with arbitrary precision.
+values. Floats distinguish most values, and `identity` decides the remaining cases, by exact evaluation at
+rational points or with arbitrary precision.
 
-Anything ambiguous (`f(x)`, `1/2x`, `\sin x/2`, a word, a set, a relation) has no value here and is left to
-math-verify. This is not a general parser of answers.
+Anything ambiguous (`f(x)`, `1/2x`, `\sin x/2`, a word, a set, a relation) has no value in this module and is
+left to math-verify. This is not a general parser of answers.
 """
 
 from __future__ import annotations

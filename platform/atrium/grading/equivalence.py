@@ -7,8 +7,8 @@ decides expressions by `identity`, and passes only expressions that `identity` c
 (`symbolic`). `verify` may never terminate, so only worker processes call it. Another module, `extraction`,
 extracts answers from completions.
 
-Percentages: `50\%` equals 0.5, and also 50, because reference answers to "what percent" are bare numbers.
-Bare numbers from -1 to 1 are excluded, since they may be shares: `1\%` is not 1.
+Percentages: `50\%` equals 0.5. It also equals 50, because reference answers to "what percent" are bare
+numbers. This second rule excludes bare numbers from -1 to 1, which may be shares: `1\%` is not 1.
 
 This module differs from math-verify in three points. The first stage and `identity` are added. Lists are
 compared element by element before they are compared as a whole. Units are removed by `units`, since the word
@@ -235,7 +235,7 @@ def _compare_words(wanted: Form, given: Form) -> Finding | None:
 
 
 def _spelled(form: Form) -> str:
-    r"""Return the text in lower case, without spaces and markup for words: `may3` for `\text{May 3}`."""
+    r"""Return the text in lower case, without spaces or the markup of words: `may3` for `\text{May 3}`."""
     return (
         "".join(content(token) if is_text(token) else token for token in form.tokens).replace(" ", "").lower()
     )

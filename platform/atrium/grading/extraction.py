@@ -14,7 +14,7 @@ and an answer in it never counts.
 - a few words of one sentence that end in "and" or "or": `\boxed{1} for part (a) and \boxed{2}`;
 - one of these with a label before the next box: `x = \boxed{1}, y = \boxed{2}`;
 - a sign or words for an approximation before a box with a decimal: `\boxed{\frac13} \approx \boxed{0.333}`;
-- the same before any number if the first box is not a number: `\boxed{\pi} \approx \boxed{3}`;
+- such a sign or words before any number if the first box is not a number: `\boxed{\pi} \approx \boxed{3}`;
 - an equals sign before a decimal with dots: `\boxed{\frac13} = \boxed{0.333\ldots}`.
 
 Two contradicting neighbors therefore form a list of two, which equals no single number. Boxes further apart
@@ -115,18 +115,21 @@ def last_box(visible: str) -> str | None:
 
 
 def last_number(visible: str) -> str | None:
-    """Return the last number of a text, such as -1,234.5. A minus sign after a value is not part of it."""
+    """Return the last number of a text, such as -1,234.5.
+
+    A minus sign between two values is no part of the number: the last number of `5-3` is 3.
+    """
     numbers = _NUMBER.findall(visible)
     return str(numbers[-1]).replace(" ", "") if numbers else None
 
 
 def answer_after(visible: str, place: str) -> str | None:
-    """Return the text at {answer} in the last match of `place`, in a text without reasoning.
+    """Return the answer in the last match of `place`, in a text without reasoning.
 
-    The answer extends to the end of its line, or to the text that follows {answer} in `place`. The words
-    before {answer} match regardless of case and white space, and white space and asterisks around the answer
-    are dropped. Returns None if there is no match or no answer, or if the line does not contain the text that
-    follows {answer}.
+    `place` is text that contains {answer}, such as `Answer: {answer}`. The answer extends to the end of its
+    line, or to the text that follows {answer} in `place`. The words before {answer} match regardless of case
+    and white space, and white space and asterisks around the answer are dropped. Returns None if there is no
+    match or no answer, or if the line does not contain the text that follows {answer}.
     """
     before, _, after = place.partition(ANSWER)
     words = map(re.escape, re.findall(r"\w+|[^\w\s]", before))
@@ -172,7 +175,10 @@ def _outermost_boxes(text: str, braces: re.Pattern[str]) -> list[_Box]:
 
 
 def _with_unbraced(text: str, start: int, boxes: list[_Box]) -> list[_Box]:
-    r"""Return all boxes in order: `boxes`, and the boxes without braces between them, such as `\boxed 5`."""
+    r"""Return `boxes` and the unbraced boxes outside them, such as `\boxed 5`, in the order of the text.
+
+    The search for unbraced boxes begins at `start`.
+    """
     merged: list[_Box] = []
     rest = iter([*boxes, _Box(len(text) + 1, "", len(text) + 1)])
     following = next(rest)

@@ -39,9 +39,9 @@ FUNCTIONS = frozenset((*_REAL_FUNCTIONS, *_RECIPROCALS, r"\exp", r"\cis", r"\log
 class Field:
     """Arithmetic with exact rationals of at most `max_bits` bits, and floats for all other numbers.
 
-    Numbers beyond the range of floats are infinite, but `exp` and the conversion of a fraction raise
-    `OverflowError`. `library` provides the functions of inexact real numbers: the module `math` in this
-    class, and an mpmath context in the subclass `Precise`.
+    Real numbers beyond the range of floats are infinite, but exponential and hyperbolic functions, powers of
+    complex numbers and the conversion of a fraction raise `OverflowError`. `library` provides the functions
+    of inexact real numbers: the module `math` in this class, and an mpmath context in the subclass `Precise`.
     """
 
     max_bits = MAX_BITS
@@ -94,7 +94,7 @@ class Field:
         return first / second
 
     def power(self, base: Amount, exponent: Amount) -> Amount:
-        """Return the power, exact for an integer power of a rational with at most about `max_bits` bits.
+        """Return the power; integer powers of rationals are exact up to about `max_bits` bits.
 
         Raises `NoValueError` for a fractional power of a negative or complex number, and `ZeroDivisionError`
         for a negative integer power of 0.
@@ -135,9 +135,10 @@ class Field:
         raise NoValueError
 
     def root(self, radicand: Amount, index: Amount, *, is_constant: bool) -> Amount:
-        """Return the real root, or the imaginary square root of a negative constant.
+        """Return the real root, or, with `is_constant`, the imaginary square root of a negative number.
 
-        Square roots of rational squares are exact. Raises `NoValueError` if there is no such root.
+        `is_constant` tells that the expression has no letters. Square roots of rational squares are exact.
+        Raises `NoValueError` if there is no such root, or if `index` is not an integer from 2 to 10,000.
         """
         if not isinstance(index, Fraction) or index.denominator != 1 or not 2 <= index <= 10_000:
             raise NoValueError

@@ -1,11 +1,11 @@
-r"""A decision whether two expressions are equal, at exact points and with as much precision as necessary.
+r"""Equality of two expressions, decided at rational points and with as much precision as necessary.
 
 **Constants.** Rationals are compared exactly. The difference of other constants is computed with increasing
-precision until its sign is known. Two algebraic numbers that agree to the bits of a root separation bound
-(roughly, the bits of their notation times the degrees of their roots) are equal. For functions and powers of
-e or pi no such bound is known, and agreement to 1,024 to 4,096 bits, depending on the size of the
-expressions, counts as equality. Decimals follow the rule of `values.rationally_equal`: six places, and five
-significant digits.
+precision until its sign is known. Two algebraic numbers are equal if they agree to as many bits as a root
+separation bound requires (roughly, the bits of their notation times the degrees of their roots). For
+functions and powers of e or pi no such bound is known, and agreement to between 1,024 and 4,096 bits,
+depending on the size of the expressions, counts as equality. Decimals follow the rule of
+`values.rationally_equal`: six places, and five significant digits.
 
 **Letters.** Two expressions with letters are equal if they agree at random rational points, where the values
 of rational functions are compared exactly. Points at which an expression has no real value are skipped. If
@@ -40,7 +40,10 @@ _LOG_BASES = (Fraction(10), Fraction(27, 10))
 
 
 def same(first: Tokens, second: Tokens) -> bool | None:
-    """Return whether two expressions are equal, or None if one cannot be parsed or has no value."""
+    """Return whether two expressions are equal, or None if that cannot be decided.
+
+    Nothing can be decided if an expression cannot be parsed or has no value.
+    """
     names: set[str] = set()
     rooted: list[set[str]] = []
     for tokens in (first, second):
@@ -91,7 +94,10 @@ def _has_bare_log(tokens: Tokens) -> bool:
 
 
 def _agree_at(first: Tokens, second: Tokens, points: Iterator[_Point]) -> bool | None:
-    """Return whether two expressions agree at six of `points`, or None if fewer can be decided."""
+    """Return True if two expressions agree at six of `points`, or False as soon as they differ at one.
+
+    Returns None if neither happens. Points at which the comparison cannot be decided are skipped.
+    """
     num_agreed = 0
     for point in points:
         is_equal = _agree(first, second, point)
@@ -156,7 +162,7 @@ def _agree_in_decimals(a: Evaluator, b: Evaluator) -> bool:
 
 
 def _points(draw: Callable[[int, str], Fraction]) -> Iterator[_Point]:
-    """Yield numbered points. `draw` returns a letter's value, given the point's number and the letter."""
+    """Yield 40 points. `draw` returns a letter's value, given the number of the point and the letter."""
     for number in range(_MAX_TRIES):
         point = _Point(partial(draw, number))
         point[LOG] = _LOG_BASES[number % 2]

@@ -23,7 +23,7 @@ _PLACES = (Fraction(-3), Fraction(7, 2), Fraction(11))
 def isolated(sides: Sequence[Tokens], signs: Sequence[str]) -> tuple[str, list[tuple[str, Tokens]]] | None:
     """Solve an inequality, or a chain of two, for its only letter.
 
-    `sides` are the two or three expressions between `signs`. Returns the letter and its relations to
+    `sides` are the two or three expressions that `signs` separate. Returns the letter and its relations to
     constants, or None if the inequality is not linear in exactly one letter.
     """
     if len(sides) == 2:

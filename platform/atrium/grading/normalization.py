@@ -1,10 +1,10 @@
 r"""Conversion of an answer to canonical tokens, which have one spelling for equivalent notations.
 
-Every rule here preserves the meaning: white space, size and font commands are dropped, synonyms are unified,
-missing braces around arguments are added, numbers get one notation (`numerals`), and units after a value are
-dropped (`units`). Two answers with equal canonical text therefore mean the same. Rules that could change a
-value are excluded: `4\quad 2` is not 42, and `1, 234` is not 1234. No values are compared, and only those of
-repeating decimals and of numbers in words are computed.
+Every rule in this module preserves the meaning: white space, size and font commands are dropped, synonyms are
+unified, missing braces around arguments are added, numbers get one notation (`numerals`), and units after a
+value are dropped (`units`). Two answers with equal canonical text therefore mean the same. Rules that could
+change a value are excluded: `4\quad 2` is not 42, and `1, 234` is not 1234. No values are compared. Values
+are computed only for repeating decimals and for numbers in words.
 
 The text has at most `MAX_ANSWER_CHARS` characters, and is scanned a fixed number of times without recursion.
 """
@@ -259,7 +259,7 @@ def _without_lead_in(tokens: list[str]) -> list[str]:
 
 
 def _multiple(word: str, tokens: list[str]) -> Tokens:
-    """Return the tokens of the multiplication that a word such as `million` after a number stands for.
+    """Return the tokens for a word that multiplies the number before it, such as `million`.
 
     `tokens` precede the word. The result is empty for other words, and if the last token is not a number.
     """

@@ -123,7 +123,7 @@ class GraderPool:
         self._supervisor.prepare()
 
     def worker_process_ids(self) -> list[int]:
-        """Return the process ids of the workers that are ready. Empty until a worker is needed."""
+        """Return the process ids of the workers that are ready, or an empty list if none is ready yet."""
         return self._supervisor.process_ids()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Tasks of the package reasoning-gym: their generators, and a verifier that calls their own scorers.
+"""Tasks of the package reasoning-gym: problem generators, and a verifier that calls each task's scorer.
 
 A problem is identified by its task, difficulty, other generator settings and seed. A worker process generates
 the problem again from these values, so that the scorer receives the generator's own objects. A hash of the
@@ -34,10 +34,10 @@ _MAX_LISTED = 12
 
 
 class ReasoningGymVerifier(ExpressionVerifier):
-    """A verifier that grades reasoning-gym problems by their task's scorer, and other problems as `math`.
+    """A verifier that grades reasoning-gym problems by their task's scorer.
 
-    An answer with the score 1 is correct; a lower score is recorded as a partial score. Source: arXiv
-    2505.24760.
+    It grades other problems as `MathVerifier` does. An answer with the score 1 is correct; a lower score is
+    recorded as a partial score. Source: arXiv 2505.24760.
     """
 
     modules: ClassVar[tuple[str, ...]] = ("reasoning_gym",)
@@ -72,7 +72,7 @@ class ReasoningGymVerifier(ExpressionVerifier):
     def restate(self, gold: str) -> str:
         """Return the reference answer in another notation, or unchanged for a reasoning-gym problem.
 
-        A reasoning-gym scorer need not accept other notations, but it must accept its own reference answer.
+        A reasoning-gym scorer need not accept other notations, but must accept the reference answer itself.
         """
         return super().restate(gold) if self.problem is None else gold
 
@@ -89,7 +89,8 @@ def installed_version() -> str:
 def generated(named: str) -> tuple[Any, Mapping[str, Any]]:
     """Return the generator and the entry of the problem that the JSON text `named` identifies.
 
-    Raises `DataError` if the installed package generates a different question.
+    The entry is the generator's mapping with the question, the reference answer and metadata. Raises
+    `DataError` if the installed package generates a different question.
     """
     problem = json.loads(named)
     dataset, entry = _generate(problem)

@@ -1,10 +1,11 @@
 r"""Conditions after an answer, such as `3k, k \in \mathbb{Z}` and `2^{n-1} \text{ for all } n \geq 2`.
 
 A condition says which values a letter of the answer takes. If the reference answer has no condition, an
-answer's condition is accepted unless it restricts the answer to single values (`3k, k = 2`, `k \in \{1,2\}`)
-or inequalities to a kind of number (`x > 2, \text{ where } x \in \mathbb{Z}`). If both answers have
-conditions on a letter, the conditions must agree. A letter that stands for all integers may have another
-name, and a family of numbers `a + bk` may have another starting point `a` (`same_family`).
+answer's condition is accepted unless it leaves only finitely many values (`3k, k = 2`, `k \in \{1,2\}`) or
+restricts the variable of an inequality to a kind of number (`x > 2, \text{ where } x \in \mathbb{Z}`). If
+both answers have conditions on a letter, the conditions must agree. A letter that stands for all integers may
+have different names in the two answers, and a family of numbers `a + bk` may have different starting points
+`a` (`same_family`).
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def _undeclared(tokens: Tokens, declared: str) -> str:
 
 
 def is_one_of_family(conditions: tuple[Condition, ...], family: Tokens, single: Tokens) -> bool:
-    """Return whether `family` has a letter for all integers, such as `3m`, and `single` has no letters.
+    """Return whether `family`, such as `3m`, has a letter for all integers, and `single` has no letters.
 
     `conditions` are the conditions of the answer `family`. A label before the value of `single` is ignored.
     """

@@ -48,7 +48,7 @@ def from_verifiers(function: Callable[..., Any], *, kind: str | None = None) -> 
 
     The function is called once per completion with the arguments that it declares: `prompt` and `completion`
     (lists of messages), `answer`, `info` (the problem's metadata and verifier values), `task` (the problem's
-    name) and `state` (a mapping with all of these). It returns a number, or None to abstain.
+    id) and `state` (a mapping with all of these). It returns a number, or None to abstain.
     """
 
     def rewards(_: Reward, group: GradedGroup) -> list[float | None]:
@@ -68,7 +68,10 @@ def from_verifiers(function: Callable[..., Any], *, kind: str | None = None) -> 
 
 
 def _declared(function: Callable[..., Any], rewards: Callable[..., Any], kind: str | None) -> type[Reward]:
-    """Return a reward class whose instances call the function; error messages cite its source lines."""
+    """Return a reward class that calls `rewards`; error messages cite the first line of `function`.
+
+    `kind` defaults to the name of `function`.
+    """
     if not inspect.isfunction(function):
         raise TypeError(f"a reward function must be a Python function, got {function!r}; define it with def")
     name = kind or function.__name__

@@ -30,7 +30,7 @@ from atrium.base.seeding import derive_seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradedGroup:
-    """The completions of one problem in a training step with their verdicts, in the order of samples.
+    """The completions and verdicts of one problem in a training step, both in the order of the samples.
 
     `seed` is the run's seed, for random rewards; `max_new_tokens` is the length limit of a completion.
     """

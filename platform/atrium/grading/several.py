@@ -91,7 +91,7 @@ def weighted_sum(parts: NamedRewards) -> float | None:
 def rewards_of(
     reward: RewardFunction, group: GradedGroup
 ) -> tuple[Sequence[float | None], Sequence[NamedRewards]]:
-    """Return a group's rewards [G] and, for each of them, the named rewards that it combines [G].
+    """Return the rewards [G] of a group, and a list [G] with the named rewards that each of them combines.
 
     The named rewards are empty unless `reward` is a `SeveralReward`.
     """

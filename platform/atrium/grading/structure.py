@@ -90,7 +90,10 @@ def _entries(tokens: Tokens) -> Elements | None:
 
 
 def main_value(tokens: Tokens) -> Tokens:
-    r"""Return the value before rounding: `7/9` for `7/9 \approx 0.78`, and `x = 2` for `x \approx 2`."""
+    r"""Drop the rounded value: `7/9 \approx 0.78` becomes `7/9`.
+
+    If the left side is a label, `\approx` becomes an equals sign: `x \approx 2` becomes `x = 2`.
+    """
     parts = split(tokens, _APPROXIMATIONS)
     if len(parts) < 2 or len(split(tokens, _SEPARATORS)) > 1:
         return tokens
@@ -106,7 +109,7 @@ def unlabelled(tokens: Tokens) -> Tokens:
 
 
 def without_labels(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
-    """Drop labels such as `x =` if both answers have the same label, or if one has no relation sign."""
+    """Drop a label such as `x =` if both answers have it, or if the other answer has no relation sign."""
     wanted_label, wanted_rest = _labelled(wanted)
     given_label, given_rest = _labelled(given)
     if wanted_label != given_label and (

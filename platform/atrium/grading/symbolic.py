@@ -1,7 +1,7 @@
 r"""Comparison by math-verify, for expressions that `identity` cannot decide: integrals, sums, equations.
 
 Both answers are passed to math-verify inside `\boxed{}`, with LaTeX extraction only and without a fallback.
-It may never terminate, so only worker processes call it. Source: math-verify 0.9.0,
+Math-verify may never terminate, so only worker processes call it. Source: math-verify 0.9.0,
 https://github.com/huggingface/Math-Verify.
 """
 

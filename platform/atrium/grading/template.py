@@ -1,7 +1,7 @@
 """The caller's side of the template process, from which grading workers are forked.
 
 This module starts and stops the template process and sends requests to it; `worker` contains the code of the
-process. Nothing here blocks, except for waiting until the process exits.
+process. Only `Template.end` blocks, since it waits until the process has exited.
 """
 
 from __future__ import annotations

@@ -72,9 +72,10 @@ _UNIT_TEXT = re.compile(r"[A-Za-z\s/.'()*·%-]*")
 
 
 def changes_value(words: str, *, by_numerals: bool = True) -> bool:
-    """Return whether words change a value, such as `or six`, `million`, `is wrong` and a bare `squared`.
+    """Return whether words change a value, such as `or six`, `million` and `is wrong`.
 
-    With `by_numerals=False`, numerals do not count as a change.
+    `squared` and `cubed` count as a change only if they are the first word. With `by_numerals=False`,
+    numerals do not count as a change.
     """
     found = _WORD.findall(words.lower())
     changes = _CHANGES if by_numerals else _CHANGES - _NUMERALS
@@ -130,7 +131,7 @@ def _unit_start(tokens: Tokens) -> tuple[int, bool]:
 
 
 def _factor_start(tokens: Tokens, end: int) -> tuple[int, bool]:
-    """Return the start of the unit's factor that ends at `end`, and whether it is certainly a unit.
+    """Return the start of the unit factor that ends at `end`, and whether the factor is certainly a unit.
 
     The factor includes its power. The start is `end` if there is no such factor.
     """

@@ -1,7 +1,7 @@
 """Values of expressions: numbers with facts about their computation, and tests of equality and difference.
 
-Exact rationals can be proven equal. Other numbers are floats, which can only be proven different: they differ
-by more than any rounding error. `arithmetic` computes the values of answers.
+Exact rationals can be proven equal. Other numbers are floats, which can only be proven different, by a
+difference greater than any rounding error. `arithmetic` computes the values of answers.
 """
 
 from __future__ import annotations
@@ -84,7 +84,11 @@ EXACT = Tolerance()
 
 
 def close(first: Value, second: Value, tolerance: Tolerance) -> bool | None:
-    """Return whether two constants agree within a tolerance, or None if either has letters or is infinite."""
+    """Return whether two numbers agree within a tolerance, or None if that cannot be decided.
+
+    It cannot be decided if either has letters, or if either is beyond the range of floats and not both are
+    rationals. Two rationals of which either is beyond this range are compared exactly.
+    """
     a, b = first.number, second.number
     if first.names or second.names:
         return None
@@ -103,7 +107,10 @@ def is_integer(number: Number) -> bool:
 
 
 def is_infinite(number: Number) -> bool:
-    """Return whether a number, or an intermediate value, exceeds the range of floats."""
+    """Return whether a number exceeds the range of floats.
+
+    A float is infinite if it, or an intermediate value of its computation, exceeds this range.
+    """
     return abs(number) > sys.float_info.max if isinstance(number, Fraction) else cmath.isinf(number)
 
 

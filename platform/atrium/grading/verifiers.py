@@ -59,7 +59,7 @@ class Verifier(Choice, axis=True):
 
     @abstractmethod
     def extract(self, text: str) -> str | None:
-        """Return the answer in the text of a completion after its reasoning, or None without an answer."""
+        """Return the answer in `text`, a completion without its reasoning, or None if there is no answer."""
 
     @abstractmethod
     def compare(self, gold: str, answer: str) -> Finding:
@@ -79,7 +79,7 @@ class Verifier(Choice, axis=True):
         """Return a completion in which `extract` finds this answer."""
 
     def restate(self, gold: str) -> str:
-        """Return the reference answer in another, equal notation; by default unchanged."""
+        """Return the reference answer in an equivalent notation; by default, return it unchanged."""
         return gold
 
 

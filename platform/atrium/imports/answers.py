@@ -55,9 +55,9 @@ class Stated:
     `method`, `seed`, `benchmark` and `step` apply to all rows and take precedence over columns that are
     recognized by their names. In a table, assigning a column to one of these roles as well is an error. If a
     trainer's file records the step, `step` must be the same. `columns` maps roles, such as `score`, to
-    columns (`--map`). Scores of at least `correct_at` count as correct. If `incomplete` is set, the problems
-    of a benchmark are reduced to the smallest number of samples of any of them, and truncated files are
-    accepted.
+    columns (`--map`). Scores of at least `correct_at` count as correct. If `incomplete` is set, truncated
+    files are accepted, and every problem of a benchmark keeps only as many samples as the problem with the
+    fewest samples has.
     """
 
     method: str = ""

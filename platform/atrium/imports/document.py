@@ -66,7 +66,7 @@ def _rows(run: PlannedRun) -> list[Row]:
 def _notes(found: Imported) -> list[str]:
     notes = []
     if any(not run.is_seed_stated for run in found.runs):
-        notes.append("missing seeds are numbered: each file counts as one seed")
+        notes.append("missing seeds are numbered; docs/import.md says which files count as one seed")
     parts = [part for run in found.runs for part in run.parts]
     for benchmark in dict.fromkeys(part.benchmark for part in parts):
         nums = [len(part.num_correct_P) for part in parts if part.benchmark == benchmark]

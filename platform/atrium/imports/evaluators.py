@@ -191,10 +191,11 @@ def _lighteval_texts(response: Mapping[str, object]) -> list[str]:
 
 
 def _lighteval_metric(path: Path, names: Sequence[str], num_texts: int, stated: Stated) -> tuple[str, int]:
-    """Return the metric to read, and the number of answers to each problem that the metric averages.
+    """Return the metric to read, and the number of answers per problem over which it is averaged.
 
     The number is 1 for any metric other than `avg@n` and `pass@k:k=1`, since other metrics give one score for
-    all answers to a problem, usually the score of the best answer.
+    all answers to a problem, usually the score of the best answer. `names` are the metrics of the file, and
+    `num_texts` is the number of answers in its first row.
     """
     means = {
         name: int(found[1] or found[2] or num_texts) for name in names if (found := _MEANS.fullmatch(name))

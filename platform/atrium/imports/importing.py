@@ -322,8 +322,8 @@ def _write(
     record: Mapping[str, object],
     place: int,
 ) -> Path:
-    """Write one run directory below `staging` and return its path."""
-    now = time.time() + 1e-3 * place  # keeps the order of the sources
+    """Write one run directory below `staging`, and return its path. `place` is its index in the import."""
+    now = time.time() + 1e-3 * place  # start times keep the order of the sources
     start = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     label = folder_name(run.method, "method")
     folder = RunFolder(staging / f"{start}-{label}-s{run.seed}-{secrets.token_hex(2)}")

@@ -1,8 +1,8 @@
 """A temporary database that groups the rows of source files into runs.
 
 The files may have any size, and their rows may be in any order. Rows are read back by run, benchmark, step
-and problem. Duplicate rows and unequal numbers of samples are detected here. If no seeds are stated, the
-files of one directory count as one seed, unless they answer the same benchmark at the same step.
+and problem. This module also detects duplicate rows and unequal numbers of samples. If no seeds are stated,
+the files of one directory count as one seed, unless they answer the same benchmark at the same step.
 
 Axes: P problems.
 """

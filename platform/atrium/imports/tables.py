@@ -146,9 +146,9 @@ def _constants(stated: Stated) -> dict[str, object]:
 
 
 def _fitting(ranks: Ranks, names: Sequence[str]) -> list[str]:
-    """Return the columns whose names are in the first of `ranks` that matches any column.
+    """Return the columns that have a name in the first matching rank, or an empty list if no rank matches.
 
-    A rank is a set of equally suitable names for one role. The list is empty if no rank matches.
+    `ranks` are sets of equally suitable column names for one role, in order of precedence.
     """
     plain = {name: name.lower().strip().replace(" ", "_").replace("-", "_") for name in names}
     for rank in ranks:

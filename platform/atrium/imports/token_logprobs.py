@@ -28,12 +28,13 @@ _REQUIRED = ("problem", "score", "logprobs")
 
 
 def rows_by_step(path: Path, columns: Mapping[str, str]) -> list[list[dict[str, Any]]]:
-    """Return the rollouts in a table, in one list per step, or in a single list without a column of steps.
+    """Return the rollouts in a table as one list per step, in the order in which the steps first occur.
 
-    Each rollout has `problem_id`, `reward`, `logprobs` (in nats, one per token) and `ratio` (one per token,
-    or None). `columns` maps roles to columns; the columns of other roles are recognized by their names.
-    Raises `ConfigError` for an invalid mapping and for a required role without a column, and `DataError` for
-    invalid values and for a table without rows.
+    If the table has no column of steps, the result contains a single list. Each rollout has `problem_id`,
+    `reward`, `logprobs` (in nats, one per token) and `ratio` (one per token, or None). `columns` maps roles
+    to columns; the columns of other roles are recognized by their names. Raises `ConfigError` for an invalid
+    mapping and for a required role without a column, and `DataError` for invalid values and for a table
+    without rows.
     """
     steps: dict[object, list[dict[str, Any]]] = {}
     found: dict[str, str] | None = None

@@ -51,8 +51,8 @@ def listen(host: str, port: int) -> socket.socket | None:
     """Return a socket that listens on the given host and port only.
 
     Port 0 stands for any free port. Returns None if the port is in use or not permitted, if the address
-    belongs to another machine, if a host name cannot be resolved, or if the name resolves only to the
-    loopback address, which other machines cannot reach.
+    belongs to another machine, or if a host name cannot be resolved. Also returns None if a name other than
+    `localhost` resolves only to the loopback address, which other machines cannot reach.
     """
     is_loopback_meant = host == "localhost" or is_loopback(host)
     for family, address in _addresses(host):

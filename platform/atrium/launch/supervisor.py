@@ -137,7 +137,7 @@ class NodeRun:
 
 
 class HangClock:
-    """A detector of a hung run: no rank has entered a new phase for longer than the limit.
+    """A detector of hung runs, in which no rank has entered a new phase for longer than the limit.
 
     The limit is six times `timeout_s`, but at least 360 seconds.
     """
@@ -150,7 +150,7 @@ class HangClock:
     def look(self, phases: Mapping[int, str], now: float) -> str | None:
         """Return a message that names the hung ranks, or None if the run has not hung.
 
-        `phases` are the results of `NodeAgent.phases` at the time `now`, in seconds.
+        `phases` is the current result of `NodeAgent.phases`, and `now` is the current time in seconds.
         """
         if self._since is None or phases != self._last:
             self._last, self._since = dict(phases), now
