@@ -104,6 +104,16 @@ def test_a_planned_run_that_failed_withholds_the_verdict_and_one_beyond_the_plan
     assert _compared([*one, failed, *spare], leave_out=left_out)[1].verdict.kind != "planned"
 
 
+def test_later_runs_count_and_are_not_beyond_the_plan_if_all_planned_runs_of_a_method_failed(make_run):
+    counts = {("exam", 0): [1] * 40, ("exam", 4): [2] * 40}
+    runs = [make_run("atr", seed, {}, state=RunState.FAILED, until=1, planned_seeds=3) for seed in range(3)]
+    runs += [make_run("grpo", seed, counts, planned_seeds=3) for seed in range(3)]
+    runs += [make_run("atr", seed, counts, planned_seeds=3) for seed in (3, 4)]
+    comparison, _ = _compared(runs)
+    assert comparison.arms[-1].arm.seeds == (3, 4)
+    assert not [note for note in comparison.notes if note.startswith("beyond the 3 planned seeds of atr")]
+
+
 def test_every_output_format_says_that_the_number_of_seeds_was_not_planned(make_study, capsys, tmp_path):
     runs = make_study(EFFECTS)
     comparison, _ = _compared(runs)

@@ -100,7 +100,7 @@ def steps_of_run(folder: RunFolder, num_steps: int = NUM_BATCHES) -> Steps:
 def steps_of_table(path: Path, columns: Mapping[str, str], num_steps: int = NUM_BATCHES) -> Steps:
     """Return the rollouts of at most `num_steps` evenly spaced steps of a table, in one list per step.
 
-    `columns` and the errors are those of `rows_by_step`.
+    `columns` has the same meaning as in `rows_by_step`, and the same errors are raised.
     """
     return _spread(rows_by_step(path, columns), num_steps)
 

@@ -35,7 +35,7 @@ class StoredReward:
     sampled: RewardFunction
 
     def __call__(self, group: GradedGroup) -> list[float | None]:
-        """Return one reward per completion: the stored reward if it exists, otherwise that of `sampled`."""
+        """Return the stored reward of each completion, or that of `sampled` for a completion without one."""
         pairs = zip(group.completions, self.sampled(group), strict=True)
         return [reward if one.stored_reward is None else one.stored_reward for one, reward in pairs]
 
@@ -43,7 +43,7 @@ class StoredReward:
 def read_bank(
     config: RunConfig, problems: Sequence[Problem], log: Callable[[str], None]
 ) -> list[StoredCompletion] | None:
-    """Return the stored completions that a run trains on, or None if the run samples with another engine.
+    """Return the stored completions that a run trains on, or None if the run's engine is not a bank.
 
     The model need not be loaded yet. Raises `DataError` or `RunFolderError` if the source is missing or
     damaged, if any completion is for a problem outside `problems`, or if required rewards are missing.

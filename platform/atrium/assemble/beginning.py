@@ -70,7 +70,7 @@ class Origin:
 
     @property
     def arguments(self) -> list[str]:
-        """The `atrium train` flags that select this origin: `--resume RUN`, `--from-config FILE`, or none."""
+        """The flags of `atrium train` that select this origin, without `from_step`; none for a branch."""
         flags = {"--resume": self.run, "--from-config": self.file}
         return [word for flag, value in flags.items() if value is not None for word in (flag, value)]
 
@@ -78,7 +78,7 @@ class Origin:
 def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False) -> None:
     """Check a run and start it: in this process, in several processes, or as a SLURM job.
 
-    With `prints_job`, only print the SLURM script. A finished run is not resumed; a hint is printed.
+    With `prints_job`, only print the SLURM script. For a finished run without a step, only print a hint.
     """
     stored: RunConfig | None = None
     if origin.run is not None:
@@ -174,7 +174,7 @@ def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
 
 
 def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[RunConfig, RunConfig]:
-    """Return a run's stored configuration, and that of its continuation (a new run if `step` is given)."""
+    """Return a run's stored configuration and the one that continues it, as a new run if `step` is given."""
     runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
     try:
         folder = find_run(runs_dir, run, last=TRAINED)

@@ -58,9 +58,9 @@ def load_benchmarks(
 ) -> tuple[LoadedBenchmark, ...]:
     """Load the configured benchmark, or all members of a suite in order.
 
-    `dataset` is loaded only if the benchmark consists of its held-out problems. Raises `DataError` if
-    data are missing or do not match their declaration, and `ConfigError` if the dataset holds out no test
-    problems.
+    `dataset` is loaded only if the benchmark consists of the problems that `dataset` holds out. Raises
+    `DataError` if data are missing or do not match their declaration, and `ConfigError` if the dataset holds
+    out no test problems.
     """
     if isinstance(benchmark, ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig):
         return (_held_out(benchmark, dataset, verifier=verifier, loading=loading),)

@@ -1,4 +1,4 @@
-"""Checks, before a run loads the model, of the machine, its memory, and the checkpoint to resume from.
+"""Checks of the machine, its memory, and the checkpoint to resume from, before a run loads the model.
 
 The memory check compares the machine's memory with the minimum that a training step needs: the trained
 state, the engine, and an update on one short row with recomputed activations. A run that passes the check may
@@ -222,10 +222,10 @@ def check_fit(config: RunConfig, num_bytes: int | None) -> None:
 
 
 def check_checkpoint_model(config: RunConfig, from_step: int | None = None) -> None:
-    """Raise `CheckpointError` if the checkpoint to resume from has a model of another shape.
+    """Raise `CheckpointError` if the model in the checkpoint to resume from differs in shape from the run's.
 
-    The checkpoint is that of `from_step` if given, otherwise the newest one. If one of the shapes is
-    unknown, nothing is compared here; every tensor is compared when the checkpoint is loaded.
+    The checkpoint is that of `from_step` if given, otherwise the newest one. If the shape of either model is
+    unknown, this check is skipped. Every tensor is compared later, when the checkpoint is loaded.
     """
     if config.resume is None:
         return

@@ -29,8 +29,9 @@ _WORTH_IT = 0.98
 def with_split(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """Return the configuration with the memory split that is predicted to be fastest on this GPU.
 
-    The configuration is returned unchanged if `rollout.engine` is not `auto`, if the run uses a CPU, or if
-    the shape of the model or the GPU memory is unknown.
+    The configuration is returned unchanged if `overrides` (those from which it was composed) do not leave
+    `rollout.engine` at `auto`, if the run uses a CPU, if the shape of the model or the GPU memory is unknown,
+    or in the cases listed in `fastest_split`.
     """
     from atrium.assemble.checks import device_bytes, gpu_of
 

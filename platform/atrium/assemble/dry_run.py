@@ -68,7 +68,10 @@ def try_grader(config: RunConfig, problem: Problem) -> None:
 
 
 def _completion(config: RunConfig, place: int, verdict: Verdict) -> Completion:
-    """Return a synthetic completion with the given verdict. It is truncated if `place` is odd."""
+    """Return a synthetic completion with the given verdict.
+
+    `place` is the completion's position in the group. The completion is truncated if `place` is odd.
+    """
     num = min(_NUM_TOKENS + place, config.rollout.max_new_tokens)
     text = "" if verdict.extracted is None else config.grader.write(verdict.extracted)
     return Completion(

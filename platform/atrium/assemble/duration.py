@@ -20,8 +20,8 @@ def time_lines(
 ) -> list[str]:
     """Return lines with the predicted times of a step, its phases and the run.
 
-    Phases of less than 0.5 s are not listed. Without a prediction, a single line says why. `num_tokens` is
-    the assumed length of a prompt in tokens.
+    Phases of less than 0.5 s are not listed. If no prediction is possible, the only line says why.
+    `num_tokens` is the assumed length of a prompt in tokens.
     """
     if config.compute.device == "cpu":
         return ["time is not predicted on a CPU; measured times follow after the first steps"]
@@ -53,7 +53,7 @@ def time_lines(
 def seconds_record(planned: Duration | None) -> dict[str, float] | None:
     """Return the predicted seconds of a step, its phases, the evaluations and the run, for `--json`.
 
-    Returns None without a prediction.
+    Returns None if `planned` is None, which means that no prediction is possible.
     """
     if planned is None:
         return None

@@ -93,7 +93,8 @@ def run_evaluation(
 def evaluation_label(settings: EvaluationSettings) -> str:
     """Return the label for the name of an evaluation's run directory, at most 60 characters.
 
-    The label is the model's name, or for a checkpoint the last part of the run's name and the step.
+    For a checkpoint, the label is the part of the run's name after the last hyphen, followed by `-step` and
+    the step. Otherwise, it is the model's name.
     """
     model, checkpoint = settings.config.model, settings.checkpoint
     if checkpoint is not None:

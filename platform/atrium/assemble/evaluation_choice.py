@@ -114,10 +114,10 @@ def interrupted_evaluation(wanted: str, runs_dir: str) -> tuple[EvaluationSettin
 
 
 def _place_in_run(path: Path) -> tuple[RunFolder, int | None] | None:
-    """Return the run and the step of the checkpoint at `path`, or None if there is no run.
+    """Return the run that `path` belongs to and the step of its checkpoint, or None if `path` is in no run.
 
-    `path` is a checkpoint or a folder directly inside one. If `path` is the directory of a run with
-    checkpoints, the returned step is None.
+    `path` is a checkpoint or a folder directly inside one. It may also be the directory of a run with
+    checkpoints; the step is then None.
     """
     if not path.is_dir():
         return None

@@ -2,8 +2,8 @@
 
 Settings of the model, engine, sampling and grader are part of the key unless this module lists them as
 settings that cannot change an answer or a grade, or whose effect is hashed separately. A new setting is
-therefore part of the key by default. Of the settings of `compute`, only those listed here are part of the
-key.
+therefore part of the key by default. The settings of `compute` are an exception: only those that this module
+names are part of the key.
 """
 
 from __future__ import annotations

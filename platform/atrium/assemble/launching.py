@@ -33,7 +33,7 @@ def is_rank(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def is_started_here(config: RunConfig) -> bool:
-    """Return whether this process trains, rather than starting other processes or a job that do.
+    """Return whether this process trains, rather than starting other processes or a SLURM job for training.
 
     A process trains if it is a rank, or the only process of its run.
     """

@@ -105,9 +105,10 @@ def _num_on_device(config: RunConfig, trains: bool) -> int:
 
 
 def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, trains: bool) -> TrainerDemand:
-    """Return the quantities that determine the trainer's memory, for batches of `batch_tokens`.
+    """Return the quantities that determine the trainer's memory.
 
-    `trains` is false for an evaluation, which needs no adapters, reference or optimizer.
+    `batch_tokens` is the number of tokens in a step's batch, over all ranks. `trains` is false for an
+    evaluation, which needs no adapters, reference or optimizer.
     """
     compute, lora = config.compute, config.model.lora
     adapters = [] if lora is None or not trains else _adapter_sizes(shape, lora)
@@ -160,8 +161,8 @@ def needs_recomputation(
 
     With `compute.recompute_activations=auto`, activations are recomputed only if an update is predicted not
     to fit otherwise. The prediction is made for the configured micro-batch size, or for a single row if the
-    size is found by trial or may shrink. If neither `device_bytes` nor a memory limit is known, the result is
-    False.
+    size is found by trial or may be reduced when memory runs out (`compute.on_oom=shrink`). If neither
+    `device_bytes` nor a memory limit is known, the result is False.
     """
     compute = config.compute
     if compute.recompute_activations != "auto":

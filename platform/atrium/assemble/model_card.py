@@ -132,7 +132,8 @@ def _prompt(config: Mapping[str, object], template: PromptTemplate, policy: Path
 def _day(config: Mapping[str, object], policy: Path, reads: str) -> date | None:
     """Return the date in the prompts of training.
 
-    Returns None if no date is recorded, or if the chat template does not contain the text `reads`.
+    `reads` is the name by which a chat template reads the date, such as `date_string`. Returns None if no
+    date is recorded, or if the policy's chat template does not contain this name.
     """
     day = setting(config, "model.date")
     files = [policy / name for name in ("chat_template.jinja", "tokenizer_config.json")]

@@ -135,7 +135,8 @@ def copy_out_of_mmap(model: nn.Module) -> None:
     """Copy every parameter into newly allocated memory.
 
     Loaded parameters may be views of a memory-mapped file. The file's alignment affects the choice of kernels
-    and therefore the last bits of sums, so a resumed run would differ from an uninterrupted one.
+    and therefore the last bits of sums, so without the copy, a resumed run would differ from an uninterrupted
+    one.
     """
     with torch.no_grad():
         for parameter in model.parameters():

@@ -52,10 +52,10 @@ class RunData:
 
 
 def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> RunData:
-    """Load and check a run's data, reward and, for a new run, prompts, on rank 0 before the other ranks.
+    """Load and check a run's data and reward, and the prompts of a new run.
 
-    Raises `DataError`, `ConfigError`, `RunFolderError`, `CheckpointError` or `PluginError` if a check fails,
-    and `RankError` if another rank is lost.
+    Rank 0 finishes before the other ranks start. Raises `DataError`, `ConfigError`, `RunFolderError`,
+    `CheckpointError` or `PluginError` if a check fails, and `RankError` if another rank is lost.
     """
     lines: list[str] = []
     with explained_by(ranks), ranks.first_alone("loading the data"):

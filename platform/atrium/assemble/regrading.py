@@ -90,8 +90,8 @@ def answers_of_rows(rows: Sequence[Mapping[str, object]]) -> list[StoredAnswer]:
 class RegradedSet:
     """The regraded answers of one benchmark or file, and the verifier that regraded them.
 
-    `grader` is the version of the current grader. `was_grader` is the version of the run's own grader that
-    was recorded, or `unknown`.
+    `grader` is the version of the current grader. `was_grader` is the version of the grader that gave the
+    stored verdicts, or `unknown` if it was not recorded.
     """
 
     name: str
@@ -151,8 +151,8 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list
 def _version_of(recorded: Verifier | None, version: object) -> str:
     """Return the version of the grader that graded a benchmark's stored answers, or `unknown`.
 
-    `version` is the recorded version of the run's own grader. Its kind is replaced by that of `recorded`, the
-    benchmark's verifier, if that is known.
+    `version` is the recorded version of the run's own grader. If `recorded`, the benchmark's verifier, is not
+    None, its kind replaces the kind in `version`.
     """
     if not isinstance(version, str):
         return "unknown"
@@ -191,7 +191,10 @@ def regraded_document(found: Sequence[RegradedSet]) -> Document:
 
 
 def regraded_rows(found: Sequence[RegradedSet]) -> tuple[list[dict[str, object]], Sequence[str]]:
-    """Return one row per answer, with the stored and the current verdict, and the names of all columns."""
+    """Return the regraded answers as table rows, and a list of the column names.
+
+    There is one row per answer, which contains the stored and the current verdict.
+    """
     rows: list[dict[str, object]] = [
         {
             "benchmark": one.name,
@@ -246,7 +249,11 @@ def _gold(one: Regraded) -> str:
 
 
 def _notes(found: RegradedSet) -> Iterator[str]:
-    """Yield notes on several references, on a grader that finds no answers, and on the graders' versions."""
+    """Yield notes on the regraded answers, for the document.
+
+    They cover answers with several reference answers, a grader that finds no answer at all, and the versions
+    of the current and the earlier grader.
+    """
     if num_several := sum(bool(one.stored.other_golds) for one in found.answers):
         yield f"{num_several} answers have several references, any of which counts"
     if all(one.verdict is VerdictKind.NO_ANSWER for one in found.answers):

@@ -1,4 +1,4 @@
-"""Reproduction of a paper's claims at one scale: predicts the cost, runs sweeps, and writes the results page.
+"""Reproduction of a paper's claims at one scale: the predicted cost, the sweeps, and the results page.
 
 Finished results are kept, and interrupted sweeps are resumed.
 """

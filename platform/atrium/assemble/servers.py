@@ -126,8 +126,8 @@ def _sender(config: RunConfig, policy: Policy, rounded: torch.dtype | None) -> N
 def _joined(rollout: VllmSettings, ranks: Ranks) -> list[Server]:
     """Return this rank's share of the servers in `rollout.servers`.
 
-    The list is empty if no addresses are given. Raises `ConfigError` if addresses are given, but no token in
-    the environment.
+    The list is empty if no addresses are given. Raises `ConfigError` if addresses are given, but the servers'
+    access token is not in the environment.
     """
     token = os.environ.get(TOKEN, "")
     if rollout.servers and not token:
@@ -180,10 +180,10 @@ def _started(
 
 
 def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path | None]:
-    """Return the shell command that starts a server at `host` and `port`, and the server's model folder.
+    """Return (command, folder), where the shell command starts a server at `host` and `port`.
 
-    The folder contains the model's configuration. It is None for a pretrained model, which the server loads
-    from its source.
+    The server reads the model's configuration from the folder. The folder is None for a pretrained model,
+    which the server loads from its source.
     """
     rollout, model = config.rollout, config.model
     assert isinstance(rollout, VllmSettings)
@@ -209,9 +209,10 @@ def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path |
 
 
 def _private_folder(parent: Path, setting: str = "rollout.weights_dir") -> Path:
-    """Create a folder in `parent` that other users cannot read; errors name the `setting` that chooses it.
+    """Create a folder in `parent` that other users cannot read.
 
-    Folders left in `parent` by trainers that were killed on this machine are deleted.
+    `setting` is the setting or environment variable that determines `parent`; error messages name it. Folders
+    left in `parent` by trainers that were killed on this machine are deleted.
     """
     with suppress(OSError):  # such as a folder that another run is deleting
         for owner in parent.glob(f"{_PREFIX}*/{_OWNER}"):

@@ -158,8 +158,10 @@ def _mean(values: Sequence[float]) -> float:
 def work(url: str, name: str, runs_dir: str | None, parent: int | None, log: Callable[[str], None]) -> None:
     """Run trials of a sweep as a worker in this process until no work is left.
 
-    On Ctrl-C, SIGTERM and SIGHUP, the worker writes a checkpoint after the current step and raises
-    `Interrupted`.
+    `url` is the address of the sweep's storage, and `name` the sweep's name. `runs_dir` replaces the runs
+    directory in the sweep's definition, unless it is None. If `parent` (a process id) is given, the worker
+    stops once this process is no longer its parent. On Ctrl-C, SIGTERM and SIGHUP, the worker writes a
+    checkpoint after the current step and raises `Interrupted`.
     """
     storage = SweepStorage(url)
     check_plugins(storage, name)

@@ -173,8 +173,8 @@ def require_same_data(recorded: Path, data: DataProvenance) -> list[str]:
     """Raise `DataError` if a resumed run's problems, prompts or model differ from the recorded ones.
 
     Such a difference arises, for example, if a file was edited or an unpinned repository was updated.
-    `recorded` is the path of `provenance.json`. If an older record lacks entries, they are not compared, and
-    a line for the log says so.
+    `recorded` is the path of `provenance.json`. Entries that an older record lacks are not compared. Returns
+    lines for the log that name them, or an empty list.
     """
     before, now = mapping_at(read_object(recorded)[0], "data"), asdict(data)
     _require_same_generator(before.get("dataset_revision"), data.dataset_revision)

@@ -129,7 +129,7 @@ class RunContext:
     graders
         The graders for training and for each benchmark.
     engine, reference
-        The sampling engine, and the separate reference model (None if the method needs none).
+        The sampling engine, and the reference model (None if `build_reference` made no copy of the policy).
     shards, optimizer_state
         The sharding of the models over ranks, and the optimizer's state (empty for a new run).
     """

@@ -18,7 +18,7 @@ def compiler(device_type: str) -> str | None:
 
 
 def missing_compilers(device_type: str) -> list[str]:
-    """Describe what is missing to build kernels for `device_type`; return an empty list if nothing is.
+    """Return descriptions of what is missing to build kernels for `device_type`; empty if nothing is missing.
 
     Kernels for `cpu` need a C++ compiler. Kernels for `cuda` need a C compiler and Python's headers.
     """

@@ -114,7 +114,10 @@ class JsonLinesWriter:
         self.flush()
 
     def flush(self) -> None:
-        """Write pending lines. If a write fails, remove its incomplete line and raise `OSError`."""
+        """Write pending lines.
+
+        If a write fails, the incomplete line is removed from the file, and `OSError` is raised.
+        """
         while self._pending:
             line = self._pending[0]
             try:
@@ -133,7 +136,10 @@ class JsonLinesWriter:
         os.fsync(self._descriptor)
 
     def is_in_place(self) -> bool:
-        """Return whether the path still refers to the open file, which has not been moved or deleted."""
+        """Return whether the path still refers to the open file.
+
+        The result is False if the file was moved, deleted or replaced, and True if this cannot be determined.
+        """
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except (FileNotFoundError, NotADirectoryError):

@@ -71,9 +71,9 @@ def mapped(values: Mapping[str, object]) -> dict[str, float]:
 def renamed(values: Mapping[str, float], names: str) -> dict[str, float]:
     """Rename the metrics of one step; `names` selects the naming scheme "atrium", "trl" or "verl".
 
-    Metrics without a counterpart, and all metrics with any other value of `names`, keep their names. For TRL
-    and verl, the share of all clipped tokens is added if Atrium's `clip_high_frac` and `clip_low_frac` are
-    both present; it is the sum of the two.
+    Metrics without a counterpart keep their names. If `names` is neither "trl" nor "verl", all metrics keep
+    their names. For TRL and verl, the sum of Atrium's `clip_high_frac` and `clip_low_frac` is added as the
+    share of all clipped tokens if both are present.
     """
     if names not in CLIP_FRAC_NAMES:
         return dict(values)

@@ -47,7 +47,7 @@ def setting(config: Mapping[str, object], key: str) -> object:
 
 
 def mapping_at(config: Mapping[str, object], key: str) -> Mapping[str, Any]:
-    """Return the mapping at a dotted key, or an empty mapping if the key is missing or has another value."""
+    """Return the mapping at a dotted key, or an empty mapping if there is no mapping at this key."""
     value = setting(config, key)
     return value if isinstance(value, Mapping) else {}
 

@@ -28,7 +28,7 @@ def open_plain(path: Path | str) -> BufferedReader:
 def read_plain(path: Path | str, max_bytes: int = MAX_RECORD_BYTES, *, offset: int = 0) -> bytes:
     """Return the bytes of a regular file from `offset` on.
 
-    Raises `OSError` if these are more than `max_bytes`, or if `path` is not a readable regular file.
+    Raises `OSError` if there are more than `max_bytes` of them, or if `path` is not a readable regular file.
     """
     with open_plain(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size - offset

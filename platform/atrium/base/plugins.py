@@ -114,7 +114,7 @@ def note_changes(provenance_file: Path) -> list[str]:
 
 
 def changes(recorded: object) -> list[str]:
-    """Return a line for each loaded plugin that is missing from `recorded` or has another digest there.
+    """Return a line for each loaded plugin that is not in `recorded` or is recorded with another digest.
 
     `recorded` is the list that `records` returned when the run was recorded. Raises `ConfigError` if a
     recorded plugin is not loaded.
@@ -157,7 +157,7 @@ def _checked(file: str) -> Path:
 def _run(plugin: Plugin, said: str) -> None:
     """Execute `plugin.source`, whose digest is recorded, rather than reading the file again.
 
-    `said` is the command-line flag that error messages quote.
+    `said` is the text by which error messages refer to the plugin.
     """
     assert plugin.path is not None
     _check_in_time(plugin.name)
@@ -241,8 +241,8 @@ def _is_plugins(file: str) -> bool:
 def _failed(said: str, error: BaseException, path: str) -> ConfigError:
     """Return the error for a plugin that could not be imported, with the cause and the line.
 
-    `said` is the name of the plugin in the message. `path` is the plugin's file, or an empty string for an
-    installed package.
+    `said` is the text by which the message refers to the plugin, such as its command-line flag. `path` is the
+    plugin's file, or an empty string for an installed package.
     """
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else None
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]

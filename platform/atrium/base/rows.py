@@ -45,9 +45,10 @@ def read_rows(path: Path, columns: Collection[str] = (), *, parse: Parse = parse
 
     Of a Parquet file, only `columns` are read, and the values of all other columns are None. If the file has
     none of `columns`, all columns are read. If a JSON file contains an object instead of a list, the object
-    is one row. However, if exactly one of its values is a list, and this contains only objects that are not
-    messages, then these objects are the rows. If the object's only value is an empty list, there are no rows.
-    Raises `DataError` for an unreadable or damaged file, and for an unknown suffix.
+    is one row. However, if exactly one value of this object is a list, and this list is not empty and
+    contains only objects that are not chat messages (with `role` and `content`), then these objects are the
+    rows. If the object's only value is an empty list, there are no rows. Raises `DataError` for an unreadable
+    or damaged file, and for an unknown suffix.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:

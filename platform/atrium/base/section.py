@@ -155,9 +155,10 @@ class Choice(Section):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> Any:  # noqa: ANN401 - a private type of pydantic's
-        """Return the schema of the class. The schema of an axis accepts any value of the axis.
+        """Return the schema of the class.
 
-        The schema of a value of an axis accepts only this class.
+        The schema of an axis accepts an instance of any class on the axis. The schema of any other class
+        accepts only instances of this class.
         """
         if not cls.is_axis() or not cls.kinds:
             return handler(source)

@@ -11,10 +11,11 @@ from atrium.config.presets import PartFile, Preset
 
 
 def axes(preset: Preset) -> dict[str, str]:
-    """Return short descriptions of a method's choices, keyed by axis; those of neutral choices are empty.
+    """Return short descriptions of a method's choices, keyed by axis.
 
-    The entry `rollouts` lists the configuration files that the method selects outside the objective. The
-    entry `on policy` compares the method's gradient with that of REINFORCE on on-policy batches.
+    The description of a choice without effect, such as no correction, is empty. The entry `rollouts` lists
+    the configuration files that the method selects, except for the divergence and the regularizer. The entry
+    `on policy` compares the method's gradient with that of REINFORCE on on-policy batches.
     """
     words = preset.method.words()
     if source := preset.references.get("reduction.constant"):
@@ -41,5 +42,8 @@ def settings(preset: Preset) -> dict[str, object]:
 
 
 def _other_parts(preset: Preset) -> dict[str, PartFile]:
-    """Return the configuration files that a method selects outside the objective, keyed by config group."""
+    """Return the configuration files that a method selects, except for divergence and regularizer.
+
+    The keys of the result are config groups.
+    """
     return {group: part for group, part in preset.parts.items() if group not in ("divergence", "regularizer")}

@@ -36,7 +36,7 @@ _MARK = "≠"
 
 
 def methods_document(presets: Sequence[Preset]) -> Document:
-    """Return a document with one table row per method: its window and its non-neutral choices."""
+    """Return a document with one table row per method: its window and its choices that `axes` describes."""
     rows = []
     for preset in presets:
         chosen = axes(preset)
@@ -61,7 +61,7 @@ def methods_document(presets: Sequence[Preset]) -> Document:
 def side_by_side_document(presets: Sequence[Preset], *, only_different: bool) -> Document:
     """Return a document with the methods' header comments and a table of their settings.
 
-    Settings that differ are marked; with `only_different`, the others are left out.
+    Settings in which the methods differ are marked. With `only_different`, equal settings are left out.
     """
     found = side_by_side(presets)
     different = {key for key, values in found.items() if differs(values)}

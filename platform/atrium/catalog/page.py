@@ -110,7 +110,7 @@ def papers(header: str) -> list[str]:
 
 
 def places(header: str) -> list[str]:
-    """Return the distinct equations, tables, algorithms, appendices, theorems and sections in a header."""
+    """Return the distinct equations, tables, algorithms, appendices and sections that a header names."""
     found = _PLACE.findall(" ".join(header.split()))
     return list(dict.fromkeys(place.replace("Eq.", "eq.") for place in found))
 

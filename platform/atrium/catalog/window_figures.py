@@ -126,7 +126,7 @@ def _family(name: str, function: RatioDivergence, place: int) -> Series:
 
 
 def _distinct() -> dict[str, RatioDivergence]:
-    """Return the distinct divergences that have an upper bound.
+    """Return the distinct divergences whose windows have an upper bound.
 
     Divergences with equal lower bounds at equal upper bounds share one entry, whose key lists their names.
     """

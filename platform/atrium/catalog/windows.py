@@ -45,7 +45,7 @@ class Match:
     """The budgets at which a divergence's window shares one bound with a clip range [l, u].
 
     At `budget_at_upper`, the window is [`lower`, u]. At `budget_at_lower`, it is [l, `upper`].
-    `budget_at_upper` and `lower` are None for a divergence without an upper bound.
+    `budget_at_upper` and `lower` are None for a divergence whose window has no upper bound.
     """
 
     name: str

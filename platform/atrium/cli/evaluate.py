@@ -99,7 +99,10 @@ def _parser() -> CommandParser:
 
 
 def _regrade(stored: str, runs_dir: str, overrides: Sequence[str], csv: Path | None) -> None:
-    """Print the verdicts of the grader in `overrides` on stored answers; write them to `csv` if given."""
+    """Grade stored answers again and print the verdicts; write the verdicts to `csv` if it is given.
+
+    `stored` is an evaluation, run or file. The recorded grader is used unless `overrides` choose another one.
+    """
     from atrium.assemble.regrading import regrade_stored, regraded_document, regraded_rows
     from atrium.runs.sample_exports import write_csv
 

@@ -40,8 +40,9 @@ class Arm:
     runs that `runs` leaves out because another run has the same seed or because of a plan. Both lack the run
     length if it does not distinguish methods. `window` is None if the divergence has no constant window or if
     its window is unknown. `method` is None if this version cannot read the method, for instance without a
-    plugin. `use` contains the properties of the first run on which the method's parts depend, or None if the
-    settings do not determine them. `recorded_key` is the method's key as recorded by the first run.
+    plugin. `use` contains those properties of the first run that the method's parts depend on. It is None if
+    the settings do not determine these properties. `recorded_key` is the method's key as recorded by the
+    first run.
     """
 
     name: str
@@ -96,10 +97,10 @@ def group_runs(
     """Return the arms that the runs in `folders` form, in the order of `named`, and a list of notes.
 
     `named` are the results of `named_arms` for these and possibly other runs; an arm without a run in
-    `folders` is left out. `at_last_step` must be the same as for `named_arms`; unless it is set, the arms'
-    settings do not include the run length. If several runs of an arm have the same seed, the latest finished
-    run counts, or the latest run if none finished; a note says so. Raises `ConfigError` if a run's
-    configuration cannot be read.
+    `folders` is left out. `at_last_step` has the meaning that it has in `named_arms`. Unless it is set, the
+    settings of the arms do not include the run length. If several runs of an arm have the same seed, the
+    latest finished run counts, or the latest run if none finished; a note says so. Raises `ConfigError` if a
+    run's configuration cannot be read.
     """
     settings = {}
     for folder in folders:

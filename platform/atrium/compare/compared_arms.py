@@ -40,8 +40,8 @@ def compared_arms(
     The name of an arm depends only on the settings of the runs that count and of the missing runs. It
     therefore does not change when a missing run finishes. A run is not missing if a finished run of the same
     arm has the same seed. Raises `ConfigError` if a name in `leave_out` matches no run or several, if there
-    are fewer than two arms, or if `baseline`, a benchmark or a name in `renamed` is unknown, and
-    `RunFolderError` if no run that counts was evaluated.
+    are fewer than two arms, or if `baseline`, a benchmark, a name in `renamed` or a key in `by` is unknown,
+    and `RunFolderError` if no run that counts was evaluated.
     """
     requested = _requested(folders, leave_out or {})
     set_aside = [run for folder in folders if (run := set_aside_run(folder, requested)) is not None]

@@ -109,8 +109,8 @@ def counted_runs(
     """Return the runs that count and have scores on the benchmarks `wanted`.
 
     The runs must also have recorded the cost at which `at` compares them. Neither condition applies to
-    diverged runs. If `wanted` is empty, `_benchmarks` chooses the benchmarks. `can_compare` returns whether
-    runs form at least two arms.
+    diverged runs. If `wanted` is empty, the benchmarks are those that the largest number of runs share.
+    `can_compare` returns whether runs form at least two arms.
 
     Raises `RunFolderError` if no run that counts was evaluated, and `ConfigError` if there is a wanted
     benchmark on which no counted run was evaluated.
@@ -189,9 +189,9 @@ def _benchmarks(
 ) -> list[str]:
     """Return the wanted benchmarks, or a choice of benchmarks if `wanted` is empty.
 
-    The choice consists of the benchmark that the most runs answered and of all others that each of these runs
-    answered. Validation benchmarks are chosen only if no test benchmark was answered by runs of at least two
-    arms; `can_compare` returns whether runs form at least two arms.
+    The choice is based on a benchmark that runs of at least two arms answered: a test benchmark if there is
+    one, otherwise a validation benchmark, and of several the one with the most runs. All benchmarks of its
+    kind that these runs answered too are returned. `can_compare` returns whether runs form at least two arms.
     """
     answered: dict[str, list[EvaluatedRun]] = {}
     for run in runs:

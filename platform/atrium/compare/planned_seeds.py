@@ -54,9 +54,9 @@ class PlannedArms:
     """The runs of all arms by their place in the plan: planned with an outcome, missing, or beyond the plan.
 
     `arms` has the planned runs with an outcome, `missing` the planned runs without an outcome, and `beyond`
-    the unplanned runs with an outcome. If no planned run of an arm has an outcome, the runs in `beyond` are
-    also kept in `arms`. `num_in` is the number of planned seeds with an outcome in the arm that has the
-    fewest. Without a plan, `arms` has all runs with an outcome and `plan` is None.
+    the unplanned runs with an outcome. If no planned run of an arm has an outcome, all of its runs stay in
+    `arms`. `num_in` is the number of planned seeds with an outcome in the arm that has the fewest. Without a
+    plan, `arms` has all runs with an outcome and `plan` is None.
     """
 
     arms: tuple[Arm, ...]
@@ -138,7 +138,7 @@ def _first(planned: PlannedArms, num: int) -> PlannedArms:
         arms.append(replace(arm, runs=runs or arm.runs))
         num_in = min(num_in, len(runs))
         missing[arm.name] = tuple(run for run in lacking if run.folder.name in first)
-        beyond[arm.name] = tuple(folder for folder in arm.runs.values() if folder.name not in first)
+        beyond[arm.name] = tuple(run for seed, run in arm.runs.items() if runs and seed not in runs)
     return replace(planned, arms=tuple(arms), missing=missing, beyond=beyond, num_in=num_in)
 
 

@@ -90,9 +90,9 @@ def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_in
 def _staleness(columns: Mapping[str, Sequence[Mapping[str, Floats]]]) -> list[Table]:
     """Return a table on stale batches, in a list that is empty if no batch is older than its step.
 
-    The table contains means over steps and seeds: the age of a batch in steps, and, before the update, the KL
-    divergence in nats and the share of tokens outside the trust region. `columns` maps arms to the curves of
-    each seed.
+    The table contains means over steps and seeds: the age of a batch in steps, and, before the update,
+    KL(behavior || policy) in nats per token and the share of tokens outside the trust region. `columns` maps
+    arms to the curves of each seed.
     """
 
     def mean(of_seeds: Sequence[Mapping[str, Floats]], quantity: Quantity) -> float | None:

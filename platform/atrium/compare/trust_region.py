@@ -128,7 +128,7 @@ def evenly_chosen(steps: Sequence[int], num: int) -> list[int]:
 def _fine_edges() -> Floats:
     """Return the edges [NUM_FINE_BINS + 1] of the fine bins in log w.
 
-    The bins have equal widths near w = 1. Farther away, each bin's width is 0.5 % of |log w|.
+    The bins have equal widths near w = 1. Farther away, the width of a bin is about 0.5 % of |log w|.
     """
     reach = math.asinh(_LARGEST_LOG_RATIO / _SCALE)
     edges: Floats = _SCALE * np.sinh(np.linspace(-reach, reach, NUM_FINE_BINS + 1))

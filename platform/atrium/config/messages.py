@@ -195,7 +195,7 @@ def _located(detail: Details, data: object) -> tuple[list[str], object]:
 def _is_alone(data: object) -> TypeGuard[list[Any]]:
     """Return whether `data` is a list whose only element is a mapping.
 
-    The settings treat such a list like the section that it contains.
+    Callers treat such a list like its element.
     """
     return isinstance(data, list) and len(data) == 1 and isinstance(data[0], Mapping)
 
