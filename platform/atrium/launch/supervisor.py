@@ -201,9 +201,9 @@ def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
 def mend_status(folder: RunFolder, cause: AtriumError) -> None:
     """Record the cause of a failure in the run's status.
 
-    Rank 0 may have recorded nothing, or only a consequence of another rank's failure. If it recorded the same
-    error, or that the run diverged or ran out of memory, its cause is kept; any other recorded cause is
-    replaced. The status of a finished, pruned or interrupted run is not changed.
+    Rank 0 may have recorded nothing, or only a consequence of another rank's failure. The recorded cause is
+    kept if rank 0 recorded the same error, or if it recorded that the run diverged or ran out of memory. Any
+    other recorded cause is replaced. The status of a finished, pruned or interrupted run is not changed.
     """
     recorded = known_status(folder.status_file)
     if recorded.state in (RunState.FINISHED, RunState.PRUNED, RunState.INTERRUPTED):

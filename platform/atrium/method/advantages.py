@@ -102,7 +102,7 @@ class Advantage(Section):
         batch
             The rollout batch.
         penalty_BT
-            The KL penalty of each token that is subtracted from the reward, or None.
+            Each token's KL penalty, which is subtracted from the reward, or None for no penalty.
         sum_over_ranks
             Sums a tensor over all ranks.
         """

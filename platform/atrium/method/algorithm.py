@@ -63,5 +63,5 @@ class Algorithm(Section):
 
     @property
     def prepares_correction(self) -> bool:
-        """Whether the correction's factors must be computed for a whole minibatch before its loss."""
+        """Whether the correction's factors must be computed for a whole minibatch, before the loss."""
         return self.reduction.counts == "kept" or any(step.normalizes for step in self.correction.steps)

@@ -114,7 +114,8 @@ class PolicyTokens:
     """The trained policy's values at a batch's tokens, all [B, T].
 
     `logprob_BT` carries the gradient. `entropy_BT` is the entropy of the sampling distribution in nats, with
-    a gradient only if the objective needs one. `divergence_BT` is the detached state divergence, if needed.
+    a gradient only if the objective needs one. `divergence_BT` is the divergence of the policy's next-token
+    distribution from the anchor's at each position, detached, or None if it is not needed.
 
     Examples
     --------

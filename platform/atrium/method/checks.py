@@ -212,7 +212,7 @@ def _check_groups(algorithm: Algorithm, group_size: int) -> None:
 
 
 def _check_advantage(advantage: Advantage) -> None:
-    """Raise `ConfigError` for a setting of the advantage that its other settings make ineffective."""
+    """Raise `ConfigError` if a setting of the advantage has no effect with the advantage's other settings."""
     with_deviation = ("group_std", "batch_std")
     for name, setting, read_by in (
         ("discount", "returns", ("token",)),
@@ -382,7 +382,10 @@ def _check_filter(algorithm: Algorithm, regularizer: Regularizer) -> None:
 
 
 def _trains_on_equal_rewards(algorithm: Algorithm, regularizer: Regularizer) -> str | None:
-    """Return the name of a part that gives groups with equal rewards a gradient, or None if no part does."""
+    """Return which part gives groups with equal rewards a gradient, or None if no part does.
+
+    The part is returned as text for an error message, such as `algorithm.advantage.whiten=tokens`.
+    """
     advantage = algorithm.advantage
     if regularizer != Regularizer():
         return "the regularizer"

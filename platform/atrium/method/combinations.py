@@ -33,7 +33,7 @@ class CorrectionProduct(Correction):
     """The product of several corrections: a token is kept if all of them keep it.
 
     A list of corrections is read as their product. Each correction reads all trained tokens, not only those
-    that the others keep, so their order does not matter.
+    that the other corrections keep, so their order does not matter.
     """
 
     kind: Literal["product"] = "product"
@@ -60,7 +60,7 @@ class CorrectionProduct(Correction):
         return reduce(Needs.__or__, (step.needs for step in self.of))
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
-        """Raise `TypeError`: each step compares its own policies, so a product has no single factor."""
+        """Raise `TypeError`: the steps may compare different policies, so a product has no single factor."""
         raise TypeError("a product has no single factor; call factor on each of its steps")
 
 
@@ -94,7 +94,7 @@ class BySign(Surrogate):
 
     @property
     def reads(self) -> Literal["nothing", "feasible", "bounds"]:  # type: ignore[override]
-        """The larger of both surrogates' `reads`, in the order `nothing`, `feasible`, `bounds`."""
+        """The `reads` of the surrogate that reads more, in the order `nothing`, `feasible`, `bounds`."""
         order: tuple[Literal["nothing", "feasible", "bounds"], ...] = ("nothing", "feasible", "bounds")
         return max((part.reads for part in self._parts), key=order.index)
 
@@ -111,7 +111,7 @@ class BySign(Surrogate):
 
     @property
     def form(self) -> Gradient:
-        """The path of both gradients, or `score` (a detached weight) if the two surrogates' paths differ."""
+        """The gradient path of both surrogates, or `score` (a detached weight) if their paths differ."""
         return self.positive.form if self.positive.form == self.negative.form else "score"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
@@ -181,7 +181,10 @@ class PrefixBudget(Divergence):
         """Return None: a token's bounds depend on the tokens before it."""
 
     def with_budget(self, budget: float) -> dict[str, Any] | None:
-        """Return the settings with `budget` for the inner divergence, or None if that has no budget."""
+        """Return the settings with `budget` for the inner divergence.
+
+        Returns None if the inner divergence has no budget.
+        """
         inner = self.of.with_budget(budget)
         return None if inner is None else {**self.model_dump(), "of": inner}
 
@@ -208,7 +211,7 @@ class PrefixBudget(Divergence):
         return key_BT.argsort(dim=1).argsort(dim=1)
 
     def _prefix_budget(self, value_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """Return b, the budget per token of a prefix, for each row [B, 1]."""
+        """Return each row's b [B, 1], the prefix budget per token."""
         if self.quantile is None:
             return value_BT.new_full((len(value_BT), 1), self.prefix_delta)
         if not value_BT.numel():

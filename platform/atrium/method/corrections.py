@@ -154,9 +154,10 @@ class TruncatedImportance(RatioCorrection):
         return _ratio(self.level, log_mismatch_BT, batch.mask_BT).clamp(self.lower, self.cap)
 
     def normalized(self, factor_BT: Tensor, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """Return the factor [B, T], divided by its mean over all ranks if `normalizes` is True.
+        """Return the factor [B, T], divided by its mean across all ranks if `normalizes` is True.
 
-        The mean is over trained tokens, or over completions with `level: sequence`.
+        The mean is over trained tokens. With `level: sequence`, it is over completions. A mean of at most
+        1e-8 is not used as a divisor.
         """
         if not self.normalizes:
             return factor_BT

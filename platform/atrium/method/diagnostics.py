@@ -105,9 +105,9 @@ def kl_k3(log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def extreme(value_BT: Tensor, mask_BT: Tensor, *, largest: bool) -> Tensor:
-    """Return the largest unmasked value, or with `largest=False` the smallest one.
+    """Return the largest unmasked value, or the smallest one if `largest` is False.
 
-    Without unmasked values, the result is -inf, or inf for the smallest.
+    If no value is unmasked, the result is -inf for the largest value and inf for the smallest.
     """
     if value_BT.numel() == 0:
         return value_BT.new_tensor(-torch.inf if largest else torch.inf)

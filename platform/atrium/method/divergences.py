@@ -67,7 +67,7 @@ class Divergence(Part, axis=True):
         return self.window()
 
     def window_at(self, probability: float) -> Window | None:
-        """Return the window of a token whose behavior probability is `probability`.
+        """Return the window of a token whose probability under the anchor is `probability`.
 
         Returns None if the divergence has no window. Raises `ValueError` for a probability outside (0, 1).
         """
@@ -111,9 +111,9 @@ class Divergence(Part, axis=True):
         )
 
     def with_budget(self, budget: float) -> dict[str, Any] | None:
-        """Return the settings with `budget` on every side, or None if the divergence has no budget.
+        """Return the settings with every budget set to `budget`, or None if the divergence has no budget.
 
-        A clip range is not a budget: `asymmetric_ratio` and `dynamic_clip` have none.
+        `asymmetric_ratio` and `dynamic_clip` have clip ranges instead of budgets.
         """
         settings = self.model_dump()
         names = ("delta", "delta_low", "delta_high")
@@ -185,7 +185,10 @@ class BudgetDivergence(Divergence):
 
 
 class AlphaDivergence(Divergence):
-    """The alpha-divergence (w^a - a w + a - 1) / (a (a - 1)) <= delta, with its limits at a = 0 and 1."""
+    """The alpha-divergence (w^a - a w + a - 1) / (a (a - 1)), with one budget.
+
+    For a = 0 and a = 1, the divergence is the limit of this formula.
+    """
 
     kind: Literal["alpha"] = "alpha"
     delta: Budget
@@ -289,7 +292,7 @@ class DistributionDivergence(Divergence):
 
 
 class StateDivergence(DistributionDivergence):
-    """KL(anchor || policy) or total variation of the next-token distribution, over the vocabulary (TR-PPO).
+    """KL(anchor || policy) or total variation of next-token distributions over the vocabulary (TR-PPO).
 
     The objective receives the divergence as `PolicyTokens.divergence_BT`; see `method/state_divergences.py`.
     """

@@ -105,10 +105,11 @@ class Method:
         ]
 
     def _rounding_noise(self, use: Use) -> tuple[float, str]:
-        """Return the estimated bfloat16 error of the gate's log-ratio, and a text for the gate's level.
+        """Return the estimated bfloat16 error of the gate's log-ratio, and a phrase for the gate's level.
 
-        The error is in nats. It is 0, and the text is empty, if the run does not use bfloat16, if there is no
-        gate, or if the trainer computes the log-probabilities of both policies.
+        The error is in nats. The phrase is part of a message, such as `per token`. The error is 0 and the
+        phrase is empty if the run does not use bfloat16, if there is no gate, or if the trainer computes the
+        log-probabilities of both policies.
         """
         gate = self.algorithm.ratio.gate
         is_engine = use.behavior_logprobs == "engine" or use.reads_stored
@@ -126,8 +127,9 @@ class Method:
     def anchors(self) -> frozenset[Anchor]:
         """The anchors of ratios, corrections, the token weight and KL penalties, except `reference`.
 
-        A token weight that does not override `weigh`, such as `top_entropy`, has no anchor. The behavior
-        policy in the importance weights of KL penalties does not count as an anchor.
+        Of a correction, both compared policies count, except the current one. A token weight that does not
+        override `weigh`, such as `top_entropy`, has no anchor. The behavior policy in the importance weights
+        of KL penalties does not count as an anchor.
         """
         chosen = self.algorithm
         found: list[Anchor] = [
@@ -150,9 +152,9 @@ class Method:
         """Return a key that identifies the method: JSON-compatible values by section.
 
         Two methods are the same if their keys are equal. The key leaves out the name and the declared
-        on-policy gradient. A constant window replaces its divergence (arXiv 2602.05494, Theorem 4.2). If
-        `use` is given, all trust regions without effect in this use have equal keys, and so do ratios to
-        anchors that are the same policy.
+        on-policy gradient. A divergence with a constant window is represented by that window (arXiv
+        2602.05494, Theorem 4.2). If `use` is given, the key does not distinguish between trust regions
+        without effect in this use, nor between anchors that are the same policy in this use.
         """
         if (spelled_out := self._spelled_out()) is not self:
             return spelled_out.key(use)

@@ -108,7 +108,7 @@ class SecondMoment(MinibatchWindow):
     def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor:
         """Return exp(-t) and exp(t), or 0 and infinity if the mean of (log w)^2 is within the budget.
 
-        The mean is over the tokens of all ranks.
+        The mean is over the tokens H on all ranks. The class docstring defines H and t.
         """
         import torch
 

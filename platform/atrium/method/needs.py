@@ -30,7 +30,7 @@ class Needs:
     reference_pass
         Log-probabilities of the reference policy.
     prepare_pass
-        A gradient-free pass over the whole minibatch at the current parameters before its loss.
+        A gradient-free pass over the whole minibatch at the current parameters, before the loss is computed.
     entropy
         Entropy per token: not needed, as a value, or with its gradient.
     whole_groups

@@ -54,9 +54,9 @@ class MinibatchConstants(RowTensors):
     """Detached constants shared by the micro-batches of a minibatch. Unused constants are None.
 
     Per row, these are the factors of the reduction, of the NLL term (divided by the reduction's factor) and
-    of an entropy bonus with its own reduction, and the surrogate's constant. Per token, they are the token
-    weight's selection, and the factor of a correction that needs the whole minibatch. The others are the
-    coefficient of the entropy bonus (0 without one), and window bounds [2] that depend on the minibatch.
+    of an entropy bonus with `reduction: token_mean`, and the surrogate's constant. Per token, they are the
+    token weight's selection, and the factor of a correction that needs the whole minibatch. The others are
+    the coefficient of the entropy bonus (0 without one), and window bounds [2] that depend on the minibatch.
 
     Examples
     --------
@@ -183,8 +183,8 @@ class Objective:
     ) -> MinibatchConstants:
         """Return the constants that the micro-batches of a minibatch share.
 
-        `policy` comes from a gradient-free pass at the current parameters if `needs.prepare_pass`, else it is
-        None. `totals` are the denominators of means, by default counted in the minibatch.
+        `policy` comes from a gradient-free pass at the current parameters if `needs.prepare_pass` is True,
+        and is None otherwise. `totals` are the denominators of means, by default counted in the minibatch.
         """
         chosen = self.method.algorithm
         correction_BT = None
@@ -323,7 +323,7 @@ class Objective:
     def _token_weights(
         self, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Return the factors [B, T] of the surrogate's terms and of the KL penalties (None means 1)."""
+        """Return the factors [B, T] of the surrogate's terms, and that of the KL penalties (None for 1)."""
         weight = self.method.algorithm.token_weight
         corrected_BT: list[Tensor | None] = [prepared.correction_BT]
         if prepared.correction_BT is None:

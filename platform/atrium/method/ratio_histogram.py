@@ -1,9 +1,9 @@
 """Histograms of a step's ratios with fixed bins, so that counts add up exactly, and their quantiles.
 
-Bins have equal widths in asinh(log w / 1e-3): they are linear around w = 1, and 4 % of log w wide elsewhere.
-The middle bin contains log-ratios within 2e-5 of 0 and counts as a ratio of exactly 1; the outermost bins
-contain everything beyond +-20. Counts are separate for each sign S of the advantage (positive, negative,
-zero), since a trust region treats each sign differently. Counts stay on the device.
+Bins have equal widths in asinh(log w / 1e-3): in log w, their width is constant around w = 1 and 4 % of log w
+elsewhere. The middle bin contains log-ratios within 2e-5 of 0 and counts as a ratio of exactly 1; the
+outermost bins contain all log-ratios beyond +-20. Counts are separate for each sign S of the advantage
+(positive, negative, zero), since a trust region treats each sign differently. Counts stay on the device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WIDTH = math.asinh(_LARGEST_LOG_RATIO / _SCALE) / NUM_BINS_PER_SIDE
 
 
 def count_ratios(ratio_BT: Tensor, advantage_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the number of unmasked tokens by sign of the advantage and bin, as int64 [S, NUM_BINS]."""
+    """Return the numbers of unmasked tokens [S, NUM_BINS] (int64) per advantage sign and per ratio bin."""
     log_ratio_BT = torch.where(mask_BT, ratio_BT, 1.0).log()
     bin_BT = torch.round(torch.asinh(log_ratio_BT / _SCALE) / _WIDTH) + NUM_BINS_PER_SIDE
     # A NaN at an unmasked token must not fail here as an index: the non-finite gradient skips the update.

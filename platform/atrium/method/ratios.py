@@ -104,7 +104,10 @@ def token_log_ratio(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:
 
 
 def anchor_logprob(anchor: Policy, logprob_BT: Tensor, batch: Batch) -> Tensor:
-    """Return the anchor's log-probabilities [B, T], or the current policy's if the batch lacks them."""
+    """Return the anchor's log-probabilities [B, T].
+
+    If the batch has none for the anchor, the result is the current policy's log-probabilities, detached.
+    """
     anchor_BT = {
         "current": None,
         "rollout": batch.rollout_logprob_BT,

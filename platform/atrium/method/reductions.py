@@ -1,8 +1,8 @@
 """Reductions of the loss terms of all tokens to one number.
 
-A reduction is a factor for each row, which multiplies the sum of the row's token terms. Factors are
-computed from totals of the whole minibatch before its loss. The loss is therefore additive over
-micro-batches and ranks and does not depend on how rows are divided among them.
+A reduction is a factor for each row, which multiplies the sum of the row's token terms. Factors are computed
+from totals of the whole minibatch, before the loss. The loss is therefore additive over micro-batches and
+ranks and does not depend on how rows are divided among them.
 
 Denominators count every trained token, including tokens whose gradient is clipped, masked or rejected. With
 `counts: kept`, they leave out rejected tokens. Rows without tokens are not counted. Rows whose group has no
@@ -45,7 +45,7 @@ class Totals:
 
 
 def count_totals(num_tokens_B: Tensor, group_B: Tensor, sum_over_ranks: Sum = local_sum) -> Totals:
-    """Return the numbers of tokens, rows and groups of all ranks, each at least 1.
+    """Return the numbers of tokens, rows and groups on all ranks together, each at least 1.
 
     A group must not span ranks.
     """
@@ -86,7 +86,7 @@ class TokenMean(Reduction):
 
 
 class SequenceMeanTokenMean(Reduction):
-    """The mean over completions of their mean over tokens (GRPO, arXiv 2402.03300, eq. 3)."""
+    """The mean over completions of each completion's mean over tokens (GRPO, arXiv 2402.03300, eq. 3)."""
 
     kind: Literal["sequence_mean_token_mean"] = "sequence_mean_token_mean"
 
@@ -96,9 +96,10 @@ class SequenceMeanTokenMean(Reduction):
 
 
 class SequenceMeanTokenSum(Reduction):
-    """The mean over completions of their sum over tokens, divided by a constant.
+    """The mean over completions of each completion's sum over tokens, divided by a constant.
 
-    The constant is the maximum length in Dr. GRPO (arXiv 2503.20783); 1 gives the plain sum.
+    The constant is the maximum length in Dr. GRPO (arXiv 2503.20783). With a constant of 1, the sums are not
+    divided.
     """
 
     kind: Literal["sequence_mean_token_sum"] = "sequence_mean_token_sum"
@@ -111,7 +112,7 @@ class SequenceMeanTokenSum(Reduction):
 
 
 class GroupUnbiasedTokenSum(Reduction):
-    """The mean over groups of token sums divided by the group size minus one (GVPO's 1 / (k - 1)).
+    """Each group's token sum divided by k - 1, averaged over groups, where k is the group's size (GVPO).
 
     Group sizes and the number of groups count only rows with tokens.
     """

@@ -30,7 +30,10 @@ class ReferenceState:
 
 
 class Reference(Choice, axis=True):
-    """A rule that decides after each step how far the reference moves. `moves` is False if it never does."""
+    """A rule that decides after each step how far the reference moves.
+
+    `moves` is False for a reference that never changes.
+    """
 
     moves: ClassVar[bool] = True
 
@@ -81,7 +84,7 @@ class AveragedReference(Reference):
 
 
 class BoundedReference(Reference):
-    """The policy after the latest step at which the running mean of its KL exceeded a bound.
+    """The policy after the latest step at which the running mean of the KL exceeded a bound.
 
     The KL of a step is the k3 estimate of KL(policy || reference) per sampled token. The running mean becomes
     smoothing x (running mean) + (1 - smoothing) x (KL of the step) at each step, and restarts whenever the
@@ -97,7 +100,7 @@ class BoundedReference(Reference):
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
         """Return share 1 and no mean if the running mean exceeds the bound, else share 0 and the new mean.
 
-        Without a measurement, the result is share 0 and the mean so far.
+        If `token_kl` is None, the result is share 0 and the mean so far.
         """
         if token_kl is None:
             return ReferenceState(token_kl=state.token_kl)

@@ -17,7 +17,8 @@ class RegionInputs:
 
     `ratio_BT` is the gate, the ratio that the trust region reads. `token_log_ratio_BT` is each token's
     log-ratio to the gate's anchor, and `anchor_logprob_BT` the anchor's log-probability. `divergence_BT` is
-    the state divergence, if it is needed. `bounds` is the result of `Divergence.prepare_bounds`.
+    the divergence between the next-token distributions of anchor and policy, or None if it is not needed.
+    `bounds` is the result of `Divergence.prepare_bounds`.
     """
 
     ratio_BT: Tensor

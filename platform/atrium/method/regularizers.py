@@ -228,7 +228,10 @@ class PositiveNLL(Section):
     """Rewards, whose sign selects completions."""
 
     def row_factor(self, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """Return the factor [B] (float64) of each row's log-probabilities, 0 for rewards of at most 0."""
+        """Return the factor [B] (float64) of each row's log-probabilities.
+
+        The factor is 0 for rows whose reward is at most 0.
+        """
         counted_B = batch.mask_BT.sum(dim=1).double() * (batch.reward_B > 0.0)
         total = sum_over_ranks(counted_B.sum()).clamp(min=1.0)
         return self.coefficient * (batch.reward_B > 0.0).double() / total

@@ -59,9 +59,10 @@ class ImplicitRewardRegression(Surrogate):
         return x.uncut(coefficient_BT, -0.5 * residual_BT**2)
 
     def row_constant(self, log_weight_BT: Tensor, logprob_BT: Tensor, minibatch: Batch) -> Tensor:
-        """Return the group's mean of beta log W - A over rows with tokens, so that residuals sum to 0.
+        """Return for each row [B] its group's mean of beta log W - A over the rows with trained tokens.
 
-        Detaching the mean changes no gradient (arXiv 2504.19599, eq. 11).
+        With this mean subtracted, the residuals of a group sum to 0. Detaching the mean changes no gradient
+        (arXiv 2504.19599, eq. 11).
         """
         assert minibatch.advantage_BT is not None, "`with_advantages` must be called before `prepare`"
         log_BT = self._regressed(log_weight_BT, logprob_BT)

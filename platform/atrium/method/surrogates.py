@@ -3,7 +3,7 @@
 A surrogate maps a token's weight w, its advantage A and the trust region [l, u] to a coefficient c. By
 definition, c is the gradient of the objective (which is maximized) with respect to the token's
 log-probability, and `Objective.loss` builds the loss from it. Pathwise surrogates also return the value whose
-derivative with respect to log w is c, and a test checks each against autograd. Score surrogates are
+derivative with respect to log w is c, and a test checks every such c against autograd. Score surrogates are
 stop-gradient weights times the log-probability: their value is c log pi.
 """
 
@@ -116,7 +116,11 @@ class Surrogate(Part, axis=True):
         return coefficient_BT, value_BT.detach()
 
     def row_constant(self, log_weight_BT: Tensor, logprob_BT: Tensor, minibatch: Batch) -> Tensor | None:
-        """Return a constant per row [B] from the minibatch at the current parameters, or None if unused."""
+        """Return a constant for each row [B] of the minibatch, or None if the surrogate uses none.
+
+        `log_weight_BT` and `logprob_BT` come from the minibatch's gradient-free pass at the current
+        parameters.
+        """
         return None
 
     @property
@@ -152,7 +156,7 @@ class DualClip(Surrogate):
 
 
 class TwoSidedClip(Surrogate):
-    """min(min(w, cap) A, clip(w, l, u) A): ratios are capped for both signs (INTELLECT-2, arXiv 2505.07291).
+    """min(min(w, cap) A, clip(w, l, u) A): w is capped for both signs of A (INTELLECT-2, arXiv 2505.07291).
 
     If cap >= u, this is the dual clip with the same cap. A cap below u also limits positive advantages.
     """
@@ -284,7 +288,7 @@ class SoftGate(Surrogate):
     reads: ClassVar = "nothing"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return the gate's value, and its derivative with respect to log w."""
+        """Return the surrogate's value, and the value's derivative with respect to log w."""
         tau_BT = x.by_sign(self.tau_positive, self.tau_negative)
         argument_BT = tau_BT * (x.weight_BT - 1.0)
         gate_BT = argument_BT.sigmoid()
@@ -309,7 +313,7 @@ class Quadratic(Surrogate):
     reads_widths: ClassVar[bool] = True
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return w A minus the parabola, and its derivative with respect to log w."""
+        """Return the value, w A minus the parabola, and the value's derivative with respect to log w."""
         import torch
 
         distance_BT = x.weight_BT - 1.0

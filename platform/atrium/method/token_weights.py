@@ -167,8 +167,8 @@ class OffPolicyMask(TokenWeight):
 class FutureRatio(TokenWeight):
     """FIPO's weights, computed from discounted log-ratios of a token and all later ones (arXiv 2603.19835).
 
-    f_t = clip(exp(sum_{s >= t} 2^(-(s - t) / half_life) M_s log w_s), lower, upper), and at most 1 where A <
-    0 and w > `safe_ratio`; M_s is 0 where w > `max_ratio`, else 1. The formula is that of ms-swift.
+    f_t = clip(exp(sum_{s >= t} 2^(-(s - t) / half_life) M_s log w_s), lower, upper), and at most 1 where A_t
+    < 0 and w_t > `safe_ratio`; M_s is 0 where w_s > `max_ratio`, else 1. The formula is that of ms-swift.
     """
 
     kind: Literal["future_ratio"] = "future_ratio"
@@ -209,7 +209,7 @@ def _discounted_sums(value_BT: Tensor, half_life: float) -> Tensor:
 
 
 def _covariance(x: SelectionInputs, sum_over_ranks: Sum) -> tuple[Tensor, Tensor]:
-    """Return (A - mean A)(log pi - mean log pi) [B, T], and the number of tokens of all ranks."""
+    """Return (A - mean A)(log pi - mean log pi) [B, T], and the number of tokens on all ranks."""
     from atrium.method.selection import token_mean
 
     batch = x.batch

@@ -86,7 +86,10 @@ class BinaryKL(Divergence):
         return self.delta if self.delta_low is None else self.delta_low, self.delta
 
     def token_divergence(self, x: RegionInputs) -> Tensor:
-        """Return KL(q || p) of the two outcomes, or the larger of both directions with `direction: both`."""
+        """Return KL(q || p) of the two-outcome distributions.
+
+        With `direction: both`, the result is the larger of KL(q || p) and KL(p || q).
+        """
         anchor_BT = x.anchor_logprob_BT
         policy_BT = anchor_BT + x.token_log_ratio_BT
         if self.direction == "forward":
@@ -190,7 +193,7 @@ def _outer_odds(delta: float, anchor_BT: Tensor) -> Tensor:
     """Return a starting point for Newton's method: log-odds of p at or above the upper bound.
 
     `anchor_BT` is q. The starting point is the p > q that solves (p - q)^2 / (2 p) = delta. Since the
-    divergence is at least the left side, this p is not below the bound.
+    divergence is at least the left side of this equation, this p is not below the bound.
     """
     spread_BT = (delta**2 + 2.0 * delta * anchor_BT).sqrt()
     outer_BT = (anchor_BT + delta + spread_BT).clamp(max=1.0)
@@ -200,7 +203,8 @@ def _outer_odds(delta: float, anchor_BT: Tensor) -> Tensor:
 def _log_odds_at(anchor_BT: Tensor, level_BT: Tensor, odds_BT: Tensor) -> Tensor:
     """Solve softplus(z) - q z = level for the log-odds z by Newton's method, starting at `odds_BT`.
 
-    `anchor_BT` is q. The start must be further from the log-odds of q than the solution, on the same side.
+    `anchor_BT` is q. `odds_BT` must lie on the same side of the log-odds of q as the solution, and further
+    from them.
     """
     from torch.nn.functional import softplus
 

@@ -1,9 +1,9 @@
 """Divergences of one token's ratio, and the equivalent ratio windows, in float64 without torch.
 
-A divergence here is a function D(w) of the ratio w = pi_theta(a) / pi_behavior(a) with D(1) = 0. The
-constraint D(w) <= delta is then equivalent to w in [l, u] (arXiv 2602.05494, Theorem 4.2 for KL3), so the
-trust region of any of them is computed once per run and costs as much as plain clipping. Functions take x =
-log w if that avoids cancellation near w = 1.
+In this module, a divergence is a function D(w) of the ratio w = pi_theta(a) / pi_behavior(a) with D(1) = 0.
+The constraint D(w) <= delta is then equivalent to w in [l, u] (arXiv 2602.05494, Theorem 4.2 for KL3), so the
+trust region of each such divergence is computed once per run and costs as much as plain clipping. Functions
+take x = log w if that avoids cancellation near w = 1.
 
 Divergences that also depend on the behavior probability, or on the whole distribution, have no constant
 window; see `atrium.method.divergences`.
@@ -65,7 +65,7 @@ class RatioDivergence:
 
     `curvature` is D''(1), or None if D has a kink there. It determines the width of a small window (u - 1 and
     1 - l are about sqrt(2 delta / curvature)), so equal budgets of different divergences are not equal trust
-    regions. `binds_above` is False for one-sided divergences.
+    regions. `binds_above` is False for divergences that do not limit ratios above 1.
     """
 
     of_log_ratio: LogRatioFunction
@@ -93,7 +93,11 @@ class RatioDivergence:
         return Window(lower, upper)
 
     def _solve(self, delta: float, *, sign: float) -> float:
-        """Return the log-ratio on one side of 0 at which D equals delta; D grows monotonically from 0."""
+        """Return the log-ratio at which D equals delta, on the side of 0 that `sign` (+-1) gives.
+
+        D grows monotonically from 0 on both sides. If it stays below delta as far as +-700, the result is
+        infinity for sign 1 and -700 for sign -1.
+        """
         edge = 1e-9
         while self.of_log_ratio(sign * edge) < delta:
             edge *= 2.0
@@ -202,7 +206,7 @@ DIVERGENCES: dict[str, RatioDivergence] = {
 
 @cache
 def window(kind: str, delta: float, *, alpha: float = 0.0) -> Window:
-    """Return the window of the divergence `kind` at budget `delta`; `alpha` is the parameter of `"alpha"`."""
+    """Return the window of divergence `kind` at budget `delta`; `alpha` is used only by `kind="alpha"`."""
     return divergence(kind, alpha=alpha).window(delta)
 
 
@@ -212,7 +216,7 @@ def divergence(kind: str, *, alpha: float = 0.0) -> RatioDivergence:
 
 
 def budget_for_upper(kind: str, upper: float) -> float:
-    """Return the budget whose window has this upper bound, such as 0.03314 for `kl3` and 1.28.
+    """Return the budget whose window has this upper bound, such as 0.03314 for `kl3` and a bound of 1.28.
 
     Raises `ValueError` for `k1_signed`, which has no upper bound, and for a bound outside [1, 1e6].
     """
@@ -227,7 +231,7 @@ def budget_for_upper(kind: str, upper: float) -> float:
 
 
 def budget_for_lower(kind: str, lower: float) -> float:
-    """Return the budget whose window has this lower bound, such as 0.02314 for `kl3` and 0.8.
+    """Return the budget whose window has this lower bound, such as 0.02314 for `kl3` and a bound of 0.8.
 
     Raises `ValueError` for a bound outside (0, 1].
     """

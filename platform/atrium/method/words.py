@@ -56,9 +56,10 @@ def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regulari
 
 
 def window_text(divergence: Divergence) -> str:
-    """Return a text for the window that all tokens share, or `by minibatch`, `by token` or `none`.
+    """Describe the window that all tokens share, or say that there is none.
 
-    For BAPO, the text has the first and the last window of the search.
+    Without such a window, the text is `by minibatch` or `by token` if each minibatch or token has its own
+    window, and `none` otherwise. For BAPO, the text has the first and the last window of the search.
     """
     window = divergence.window()
     if window is None:

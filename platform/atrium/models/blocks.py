@@ -45,9 +45,9 @@ def known_blocks(model: PreTrainedModel, what: str, remedy: str) -> list[nn.Modu
 
 @contextmanager
 def forwards_replaced(blocks: Sequence[nn.Module], calls: Sequence[Callable[..., Any]]) -> Iterator[None]:
-    """Make each block compute its function in `calls` instead of `forward` within the `with` block.
+    """Replace the `forward` of each block by its function in `calls`, until the `with` statement ends.
 
-    The blocks' hooks still run around that function: FSDP2 gathers a block's weights in hooks.
+    The blocks' hooks still run before and after this function. FSDP2 gathers a block's weights in such hooks.
     """
     before = [block.__dict__.get("forward") for block in blocks]
     for block, call in zip(blocks, calls, strict=True):

@@ -1,8 +1,9 @@
 """The maximum row length of a model, from the keys of its config.json. This module does not import torch.
 
 Rope types such as `longrope` and `dynamic` choose their factors by the longest row of a batch. If this row
-exceeds the original length, the log-probabilities of the batch's short rows change too. The context is
-therefore limited to the original length.
+exceeds the original length, for which the model was trained before its context was extended, the
+log-probabilities of the batch's short rows change too. The context is therefore limited to the original
+length.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ def _rope_limits(
 ) -> Iterator[tuple[int, str]]:
     """Yield (length, rope type) of each rotary embedding whose factors change for rows beyond `length`.
 
-    Searches `value` recursively. `original` and `longest` are the model's original and maximum length, 0 if
-    unknown.
+    Searches `value`, the contents of a config.json, recursively. `original` and `longest` are the model's
+    original and maximum length, or 0 if unknown. `in_rope` says whether `value` belongs to the settings of a
+    rotary embedding.
     """
     if not isinstance(value, Mapping):
         return

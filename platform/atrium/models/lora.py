@@ -2,8 +2,8 @@
 
 The library peft inserts the adapters into the model in place: each chosen linear layer W becomes W + (alpha /
 rank) B A, of which only A and B are trained. B is initially 0, so the policy is initially unchanged. Merged
-weights are computed in new tensors, one layer at a time. W itself never changes, so adding and subtracting
-the adapters loses no precision. Adapters are stored in peft's own format, as safetensors.
+weights are computed in new tensors, one layer at a time. W itself never changes, so merging the adapters
+again and again loses no precision. Adapters are stored in peft's own format, as safetensors.
 
 Source: LoRA, arXiv 2106.09685, equation 3.
 """
@@ -72,7 +72,7 @@ def has_lora(model: nn.Module) -> bool:
 
 
 def merged_weights(model: PreTrainedModel) -> Mapping[str, Tensor]:
-    """Return a plain `state_dict` of the current policy, including tied heads.
+    """Return the current policy's `state_dict` as if it were a model without adapters, including tied heads.
 
     Without adapters, this is the model's own `state_dict`. With adapters, W + (alpha / rank) B A is computed
     on each access to an item, so that only one merged matrix at a time need be in memory.
@@ -84,9 +84,9 @@ def merged_weights(model: PreTrainedModel) -> Mapping[str, Tensor]:
 
 
 def host_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return `merged_weights` for saving.
+    """Return the weights of `merged_weights` for saving, with merged matrices in host memory.
 
-    Each merged matrix moves to the host before the next is computed.
+    Each merged matrix moves to the host before the next is computed. All other weights stay on their device.
     """
     base = base_weights(model)
     return {
@@ -96,7 +96,7 @@ def host_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def base_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the plain `state_dict` of the frozen weights, with the same names as `merged_weights`."""
+    """Return the model's `state_dict` without the adapters, with the same names as `merged_weights`."""
     return {
         name.replace(_BASE, ""): tensor
         for name, tensor in model.state_dict().items()
@@ -182,7 +182,7 @@ def read_adapter(model: PreTrainedModel, folder: Path) -> None:
 
 
 class _MergedWeights(Mapping[str, Tensor]):
-    """The plain `state_dict` of a model with adapters, merged item by item."""
+    """The result of `merged_weights` for a model with adapters, which are merged when an item is read."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._base = base_weights(model)

@@ -68,7 +68,10 @@ class Policy:
         return whole if num_trained == self.num_parameters else f"{num_trained:,} of {whole}"
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return a full plain `state_dict`, including tied heads; adapters are merged on access."""
+        """Return the model's `state_dict` with merged adapters, including tied heads.
+
+        Adapters are merged into a weight when it is read.
+        """
         return merged_weights(self.model)
 
 

@@ -75,7 +75,10 @@ def locate(source: str, revision: str | None) -> str:
 
 @contextmanager
 def readable(location: str) -> Iterator[None]:
-    """Convert a library error while reading a source into a one-line `ConfigError` or `CheckpointError`."""
+    """Convert a library error in the `with` block, which reads a source, into a one-line error.
+
+    The error is a `ConfigError` or a `CheckpointError`, and names the source by `location`.
+    """
     try:
         yield
     except LOADING_ERRORS as error:
@@ -84,7 +87,10 @@ def readable(location: str) -> Iterator[None]:
 
 @contextmanager
 def buildable(architecture: Mapping[str, Any]) -> Iterator[None]:
-    """Convert a library error while building an architecture into a one-line `ConfigError`."""
+    """Convert a library error in the `with` block, which builds a model, into a one-line `ConfigError`.
+
+    Raises `ConfigError` before the block if `architecture` has no `model_type`.
+    """
     if "model_type" not in architecture:
         raise ConfigError("architecture.model_type is missing; set it, for example to qwen3")
     try:
@@ -122,7 +128,10 @@ def one_line(error: BaseException) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the libraries' warnings and transformers' own progress bars, but not those of downloads."""
+    """Suppress library warnings and transformers' progress bars within the `with` block.
+
+    The progress bars of downloads are still shown.
+    """
 
     def hidden(factory: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:  # noqa: ANN401 - transformers' hook
         return factory(*args, **{**options, "disable": True})

@@ -184,7 +184,7 @@ def _loss(policy: Policy, batch: PackedBatch) -> torch.Tensor:
 
 
 def _rate_frac(step: int, phases: tuple[int, ...]) -> float:
-    """Return the learning rate relative to its peak: a linear ramp, then linear decay in each phase.
+    """Return the learning rate relative to its peak: linear decay in each phase, times a linear ramp.
 
     Each phase ends at a tenth of its initial learning rate, at which the next phase starts. A phase of 0
     steps counts too: the next phase then still starts at a tenth. The low learning rate of the second phase

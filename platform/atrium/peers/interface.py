@@ -143,10 +143,10 @@ class LoadedMethod:
         """Return the values that all micro-batches of an update share, computed from all rows of the update.
 
         `loss` calls this method itself if its rows are the whole update. If an update is divided into
-        micro-batches, call it if `needs.prepare_pass` or `needs.whole_groups` is set, or if Atrium should
-        count the denominators. `totals` are the caller's own denominators; if they are None, Atrium counts
-        them. Raises `ValueError` for missing tensors and wrong shapes, and for `totals` if the method's
-        `reduction.counts` is `kept`.
+        micro-batches, call `prepare` yourself if `needs.prepare_pass` or `needs.whole_groups` is set, or if
+        Atrium should count the denominators. `totals` are the caller's own denominators; if they are None,
+        Atrium counts them. Raises `ValueError` for missing tensors and wrong shapes, and for `totals` if the
+        method's `reduction.counts` is `kept`.
         """
         self._check_given(tensors)
         if totals is not None and self.method.algorithm.reduction.counts == "kept":
@@ -177,10 +177,10 @@ class LoadedMethod:
         """Return the rows' share of an update's loss, to be minimized. Shares add up to the total loss.
 
         Denominators come from `prepared` (for these rows: `prepared.select(rows)`), or from the caller's own
-        `totals` of the update. Without both, they are counted here, and the rows must be the whole update.
-        The gradient flows into `logprob_BT` and, with an entropy bonus, into `entropy_BT`. Raises
-        `ValueError` for missing tensors and wrong shapes, and if `totals` are given with `prepared`, or for a
-        method that requires `prepare`.
+        `totals` of the update. If neither is given, this method counts the denominators, and the rows must be
+        the whole update. The gradient flows into `logprob_BT` and, with an entropy bonus, into `entropy_BT`.
+        Raises `ValueError` for missing tensors and wrong shapes, and if `totals` are given with `prepared`,
+        or for a method that requires `prepare`.
         """
         if prepared is not None and totals is not None:
             raise ValueError(
@@ -223,9 +223,9 @@ class LoadedMethod:
         )
 
     def _scored(self, batch: Batch, tensors: Tensors, sum_over_ranks: Sum) -> Batch:
-        """Return the batch with advantages, computed from rewards and groups if they were not given.
+        """Return the batch with its advantages, which are computed from rewards and groups if it has none.
 
-        Raises `ValueError` if the rewards or groups needed for this are missing.
+        Raises `ValueError` if the advantages must be computed but rewards or groups are missing.
         """
         if batch.advantage_BT is not None:
             return batch
@@ -254,7 +254,8 @@ def _of_weight(
 ) -> tuple[Tensor | None, Tensor]:
     """Return the rewards with nonzero weight [B, K], sorted by name, and their weights [K].
 
-    Without such rewards, the first value is None. Raises `ValueError` for wrong names, weights or shapes.
+    The first value is None if `rewards` is None or empty. Raises `ValueError` for an unknown name in
+    `weights`, for a weight that is not finite, for wrong shapes, and if all weights are 0.
     """
     rewards = rewards or {}
     for name, weight in weights.items():

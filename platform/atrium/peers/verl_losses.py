@@ -140,7 +140,8 @@ def _load(source: str, settings: tuple[str, ...], max_new_tokens: int) -> Loaded
 def _of_batch(method: LoadedMethod, log_prob: Tensor) -> Tensors:
     """Return the log-probabilities of the engine and of the reference policy, if the method needs them.
 
-    They are read from verl's current micro-batch. Raises `ConfigError` if the micro-batch lacks them.
+    They are read from verl's current micro-batch, and get the dtype and device of `log_prob`. Raises
+    `ConfigError` if the micro-batch lacks them.
     """
     batch = _MICRO_BATCH.get()
     found: dict[str, Tensor] = {}

@@ -1,1 +1,1 @@
-"""Predictions of a run's memory and time, and the balance of its recorded steps, without a model or torch."""
+"""Predictions of a run's memory and time, and its measured sampling and training times, without torch."""

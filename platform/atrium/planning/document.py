@@ -48,9 +48,10 @@ class FittedPlan:
 
 
 def memory_document(plan: FittedPlan, notes: Sequence[str], times: Sequence[str] = ()) -> Document:
-    """Return the document with the bytes of each item by phase, the verdict and predicted `times`.
+    """Return the document with the bytes of each item by phase, and the verdict.
 
-    `notes` are lines on the planned run, which are shown below the table.
+    `notes` are lines on the planned run, which are shown below the table. `times` are sentences on the
+    predicted times, which follow the verdict.
     """
     rows = [
         Row((item.name, *_sizes(dict.fromkeys(item.phases, item.num_bytes)), item.lowered_by))

@@ -1,10 +1,10 @@
 """Prediction of a run's duration from GPU data sheets and assumed efficiencies, without measurements.
 
 Each decoding step reads the weights and the key-value cache of all active rows; an engine in the trainer's
-process adds a Python overhead per token. A full cache admits fewer rows, and evicted rows are recomputed.
-Forward and backward passes consist of matrix products and of element-wise operations that read and write
-activations and logits. FSDP2's communication overlaps with the matrix products. Grading and saving are not
-included.
+process adds a Python overhead per token. New rows wait while the cache is full, and evicted rows are
+recomputed. Forward and backward passes consist of matrix products and of element-wise operations that read
+and write activations and logits. FSDP2's communication overlaps with the matrix products. Grading and saving
+are not included.
 """
 
 from __future__ import annotations
