@@ -137,7 +137,7 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 MAX_CODE_LINES: dict[str, int] = {
     "assemble": 4_519,
     "atrium": 8,
-    "base": 1_191,
+    "base": 1_195,
     "catalog": 534,
     "claim": 1_087,
     "cli": 1_739,

@@ -23,7 +23,7 @@ from atrium.assemble.training import run_training
 from atrium.base.atomic import write_json
 from atrium.base.errors import PolicyDivergedError, Pruned, TrainingDivergedError
 from atrium.base.metrics import NUM_TOKENS
-from atrium.base.processes import END_SIGNALS, stop_requests
+from atrium.base.processes import END_SIGNALS, received, stop_requests
 from atrium.base.recorded import read_object
 from atrium.compare.outcomes import outcome_table, read_answers
 from atrium.runs.diagnosis import find_collapse
@@ -166,13 +166,14 @@ def work(url: str, name: str, runs_dir: str | None, parent: int | None, log: Cal
     storage = SweepStorage(url)
     check_plugins(storage, name)
     definition, created = join(storage, name, runs_dir)
-    asked: list[int] = []
-    with stop_requests(asked.append, [signal.SIGINT, *END_SIGNALS]):
+    num_before = len(received)
+    with stop_requests(lambda _: None, [signal.SIGINT, *END_SIGNALS]):
         SweepWorker(
             storage,
             definition,
             execute,
-            should_stop=lambda: bool(asked),
+            # A run that has finished its last step receives a signal but does not act on it.
+            should_stop=lambda: len(received) > num_before,
             log=log,
             created=created,
             parent=parent,

@@ -15,6 +15,9 @@ END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 STOP_SIGNALS = (signal.SIGINT, *END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that stop a run; SLURM sends SIGUSR1 or SIGUSR2 before a job's time limit."""
 
+received: list[int] = []
+"""All signals that arrived in the bodies of `stop_requests`, in order."""
+
 CLOCK_TOLERANCE_S = 60.0
 """Tolerance in comparisons of a process's start time, which changes if the clock is adjusted."""
 
@@ -44,8 +47,13 @@ def stop_requests(ask: Callable[[int], None], signals: Sequence[int] = STOP_SIGN
 
     An ignored SIGHUP stays ignored, because `nohup` must keep a command running after its terminal closes.
     """
+
+    def handle(number: int, _: object) -> None:
+        received.append(number)
+        ask(number)
+
     before = {
-        number: signal.signal(number, lambda number, _: ask(number))
+        number: signal.signal(number, handle)
         for number in signals
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
     }
