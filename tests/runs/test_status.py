@@ -125,7 +125,7 @@ def test_a_failed_start_that_is_tried_again_is_starting_again(path):
     second = StatusWriter(path)
     second.begin(step=0, num_steps=4)
     assert (read_status(path).state, read_status(path).error) == ("starting", None)
-    second.has_started()
+    second.record_start()
     assert read_status(path).state == "running"
 
 
@@ -158,7 +158,7 @@ def test_steps_are_written_now_and_then_and_the_end_always(path):
     clock = Clock(1000.0)
     writer = StatusWriter(path, interval_s=1.0, clock=clock)
     writer.begin(step=0, num_steps=10)
-    writer.has_started()
+    writer.record_start()
     for step in range(1, 10):
         clock.now += 0.3
         writer.advance(step)

@@ -45,9 +45,9 @@ def majority_at(
     """
     num_samples = max(map(len, samples_PK))
     ks = [k for k in ks if k == num_samples or num_samples <= _MAX_SUBSETS_OF]
-    below = any(2 < k < num_samples for k in ks)
+    has_smaller_k = any(2 < k < num_samples for k in ks)
     votes_P = [_votes(samples_K, require_stop=require_stop) for samples_K in samples_PK]
-    comparisons_P = [_comparisons(votes, compare, below=below) for votes in votes_P]
+    comparisons_P = [_comparisons(votes, compare, has_smaller_k=has_smaller_k) for votes in votes_P]
     merged_P = [
         (votes.num_correct, tuple(sorted(_merged(votes.wrong, comparisons))), len(samples_K))
         for votes, comparisons, samples_K in zip(votes_P, comparisons_P, samples_PK, strict=True)
@@ -78,15 +78,15 @@ def _votes(samples_K: Sequence[EvaluatedSample], *, require_stop: bool) -> _Vote
     return _Votes(len(voters) - wrong.total(), wrong)
 
 
-def _comparisons(votes: _Votes, compare: Compare, *, below: bool) -> _Comparisons:
+def _comparisons(votes: _Votes, compare: Compare, *, has_smaller_k: bool) -> _Comparisons:
     """Start comparing wrong answers with each other if this can change the winner; return futures by pair.
 
-    `below` is True if a k with 2 < k < K is requested: in a subset of k samples, two equal wrong answers can
-    beat a single correct one. If `below` is False, nothing is compared if the numbers of votes alone decide
-    the winner of all K samples. Nothing is compared either if the correct answer has no vote.
+    `has_smaller_k` is True if a k with 2 < k < K is requested: in a subset of k samples, two equal wrong
+    answers can beat a single correct one. If it is False, nothing is compared if the numbers of votes alone
+    decide the winner of all K samples. Nothing is compared either if the correct answer has no vote.
     """
     most = max(votes.wrong.values(), default=0)
-    if votes.num_correct == 0 or not (below or most <= votes.num_correct <= votes.wrong.total()):
+    if votes.num_correct == 0 or not (has_smaller_k or most <= votes.num_correct <= votes.wrong.total()):
         return {}
     answers = [answer for answer, _ in votes.wrong.most_common(_MAX_COMPARED)]
     return {pair: compare(*pair) for pair in combinations(answers, 2)}

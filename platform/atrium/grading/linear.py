@@ -37,22 +37,22 @@ def isolated(sides: Sequence[Tokens], signs: Sequence[str]) -> tuple[str, list[t
     if len(names) != 1 or any(_number(end) is None for _, end in bounds):
         return None
     name = min(names)
-    start, one = (substituted(middle, name, (number,)) for number in "01")
-    slope = _slope(middle, name, start, one)
+    at_zero, at_one = (substituted(middle, name, (number,)) for number in "01")
+    slope = _slope(middle, name, at_zero, at_one)
     if not slope:
         return None
-    rise = ("(", *one, ")", "-", "(", *start, ")")
-    ends = [(r"\frac", "{", *end, "-", "(", *start, ")", "}", "{", *rise, "}") for _, end in bounds]
+    rise = ("(", *at_one, ")", "-", "(", *at_zero, ")")
+    ends = [(r"\frac", "{", *end, "-", "(", *at_zero, ")", "}", "{", *rise, "}") for _, end in bounds]
     orders = [order if slope > 0 else REVERSED[order] for order, _ in bounds]
     return name, list(zip(orders, ends, strict=True))
 
 
-def _slope(middle: Tokens, name: str, start: Tokens, one: Tokens) -> Fraction | None:
+def _slope(middle: Tokens, name: str, at_zero: Tokens, at_one: Tokens) -> Fraction | None:
     """Return the slope of an expression in the letter `name`, or None if the expression is not linear.
 
-    `start` and `one` are the expression with 0 and with 1 substituted for the letter.
+    `at_zero` and `at_one` are the expression with 0 and with 1 substituted for the letter.
     """
-    low, high = _number(start), _number(one)
+    low, high = _number(at_zero), _number(at_one)
     if name not in middle or low is None or high is None or _is_divisor(middle, name):
         return None
     slope = high - low

@@ -230,7 +230,7 @@ class _Planned:
         return max(computing_s, num_passes * exchanged / self._link_bytes_s)
 
     def _loss_bytes(self, *, has_gradient: bool) -> float:
-        """Return the bytes per token that the loss reads and writes: logits and the head's gradient."""
+        """Return the bytes per token that the loss reads and writes: logits and any gradient of the head."""
         shape, compute = self.shape, self.config.compute
         logits = shape.vocabulary_size * LOGIT_BYTES[compute.head_kernel][has_gradient]
         if not has_gradient or self.config.model.lora is not None or compute.head_kernel == "triton":
@@ -239,10 +239,11 @@ class _Planned:
         return logits + HEAD_SUM_BYTES * shape.vocabulary_size * shape.hidden_size / chunk
 
     def decoding_s(self, num_rows: int, longest: int) -> float:
-        """Return the seconds that the engines need for `num_rows` answers of uniform lengths up to `longest`.
+        """Return the seconds that the engines need to sample `num_rows` answers of at most `longest` tokens.
 
-        At most 1,024 answers of one engine are simulated, in rounds of `longest` / 64 tokens. New rows wait
-        while the cache is full; if active rows outgrow it, the youngest ones are evicted and recomputed.
+        The lengths of answers are assumed to be uniformly distributed. At most 1,024 answers of one engine
+        are simulated, in rounds of `longest` / 64 tokens. New rows wait while the cache is full; if active
+        rows outgrow it, the youngest ones are evicted and recomputed.
         """
         shape, engine, gpu, rollout = self.shape, self.engine, self.gpu, self.config.rollout
         num_inside = self.config.compute.world_size // rollout.ranks_per_engine

@@ -55,7 +55,7 @@ class TrainerDemand:
     recomputes
         Whether activations are recomputed in the backward pass.
     num_kept
-        Number of copies of the trained parameters that are kept from before earlier updates.
+        Number of copies of the trained parameters from earlier steps, kept to compare engine and trainer.
     trains
         Whether the run trains. A run that only evaluates keeps the weights in `held_dtype`.
     keeps_gradients
@@ -88,7 +88,7 @@ class TrainerDemand:
     head_kernel: str = "torch"
 
     @property
-    def rounds(self) -> bool:
+    def has_bfloat16_weights(self) -> bool:
         """Whether the stored weights are bfloat16."""
         return self.optimizer == "adamw_bf16" if self.trains else self.held_dtype == "bfloat16"
 
@@ -105,7 +105,7 @@ class TrainerDemand:
     @property
     def weight_bytes(self) -> int:
         """Bytes per stored weight: 2 for bfloat16, 4 for float32."""
-        return _BFLOAT16 if self.rounds else _FLOAT32
+        return _BFLOAT16 if self.has_bfloat16_weights else _FLOAT32
 
     def share(self, num_bytes: int) -> int:
         """Return one rank's share of `num_bytes` on its device, or 0 if several ranks offload it."""
@@ -115,7 +115,7 @@ class TrainerDemand:
 def plan_memory(
     model: ModelShape, demand: TrainerDemand, engine: Sequence[MemoryItem] = ()
 ) -> tuple[MemoryItem, ...]:
-    """Return all items that use memory: lasting ones of the trainer, the engine's, then those of updates.
+    """Return all items that use memory: the trainer's lasting items, the engine's items, an update's items.
 
     Items of 0 bytes are left out. `engine` lists the engine's items. Without training, only the weights and
     the engine use memory, at the start and during evaluations.
@@ -145,7 +145,7 @@ def _lasting_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem
     lowered = "optimizer=adamw_8bit, compute.offload" if demand.optimizer == "adamw" else smaller
     return (
         MemoryItem(
-            f"weights, {'bfloat16' if demand.rounds else 'float32'}",
+            f"weights, {'bfloat16' if demand.has_bfloat16_weights else 'float32'}",
             0 if demand.hands_over else demand.share(weights),
             tuple(Phase),
             smaller,
@@ -167,7 +167,7 @@ def _passing_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem
     update, smaller = (Phase.UPDATE,), "a smaller model"
     updating = (Phase.UPDATE, Phase.OPTIMIZER)
     states = _states_bytes(model, demand) if demand.keeps_states else 0
-    halves = demand.compute_dtype == "bfloat16" and not demand.rounds
+    halves = demand.compute_dtype == "bfloat16" and not demand.has_bfloat16_weights
     if demand.num_ranks > 1:
         whole = "gathered weights (FSDP2)", gathered_bytes(model, demand.compute_dtype)
     else:
@@ -284,9 +284,10 @@ def _layer_bytes(model: ModelShape, demand: TrainerDemand) -> float:
     The tensors kept for each token, by their width, are the following. Hidden size: two states and two
     normalized states in float32, and the inputs of linear layers (five bfloat16 copies, or one float32 tensor
     per norm). Feed-forward size: the gate, its activation, the up projection, and their product. Query size:
-    the input and output of attention, and the output at the tokens' positions. Key size: keys and values.
-    Per-head norms (Qwen3) add their float32 input and their output. Normalized states are kept only if the
-    scale of the norm is trained.
+    the queries, the attention output for whole rows, and the part of this output that belongs to packed
+    tokens. Key size: keys and values. Per-head norms (Qwen3) add their float32 input and their output.
+    Normalized states are kept only if the scale of the norm is trained. Adapters add the states between their
+    two matrices. A CPU also keeps copies of short rows, their attention probabilities, and padding.
     """
     item, scales = demand.item_bytes, not demand.has_adapters
     normed = _FLOAT32 + item * scales if model.model_type == "qwen3" else 0

@@ -83,9 +83,10 @@ def sides_of(
 ) -> Sides | None:
     """Return the times and devices of sampling and training, from a run's recorded metrics of each step.
 
-    The first step is left out, since it also samples the batches ahead of training. Steps without sampling or
-    training time are left out too. The result is None if fewer than two steps remain. With `overlaps`, only
-    the trainer's wait for a batch counts as sampling time within a step.
+    The first step is left out, since with a lag it also samples batches for later steps. Steps without
+    sampling or training time are left out too. The result is None if fewer than two steps remain. `overlaps`
+    says whether the run samples during updates; if so, sampling lengthens a step only by the trainer's wait
+    for a batch.
     """
 
     def seconds(step: Mapping[str, float], quantities: Sequence[metrics.Quantity]) -> float:

@@ -79,8 +79,8 @@ class StepsTo(CurveOutcome):
 
     If the metric does not reach the value by step `until`, the outcome is `until`. No run is left out for
     this reason, so means over runs are restricted means. If the first recorded value is already high enough,
-    the outcome is its step. If the log-odds before and after the crossing are clamped to the same value, the
-    outcome is the first step that reaches `value`.
+    the outcome is its step. With `scale="log_odds"`, shares near 0 and 1 are clamped. If the shares before
+    and after the crossing are clamped to the same share, the outcome is the first step that reaches `value`.
 
     Examples
     --------

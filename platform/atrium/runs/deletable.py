@@ -37,7 +37,7 @@ def find_deletable(runs_dir: Path, chosen: set[str]) -> Iterator[Deletable]:
     """Yield deletable files and folders of the chosen kinds, or of all kinds if none is chosen.
 
     The kinds are `caches`, `checkpoints`, `failed-starts` and `killed`. Caches are yielded only while no run
-    is in progress, and only if the folder is named `runs` or contains a run. Checkpoints are those of
+    is in progress, and only if `runs_dir` is named `runs` or contains a run. Checkpoints are those of
     finished runs, except for the last and the best checkpoint of each run. Resumable killed runs are yielded
     only if `killed` is chosen.
     """

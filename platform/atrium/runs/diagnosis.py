@@ -82,7 +82,7 @@ class _Rule:
     """A rule that detects one kind of problem in the last `num_steps` steps of a run.
 
     `judge` receives the last and the first steps, and returns a description of the problem, or None. If
-    `compares` is set, the rule waits until the two no longer overlap. `evidence` lists a finding's metrics.
+    `compares` is set, the rule waits until they no longer overlap. `evidence` lists a finding's metrics.
     """
 
     name: str
@@ -173,7 +173,7 @@ def diagnose(
 def find_collapse(
     steps: Sequence[Step], num_steps: int = NUM_STEPS, *, facts: RunFacts = _DEFAULT
 ) -> Finding | None:
-    """Return the first finding that counts as a collapse, or None. Rules read at most `num_steps` steps."""
+    """Return the first collapse that a rule finds in at most the last `num_steps` steps, or None."""
     for rule in _RULES:
         if rule.is_collapse:
             judged = replace(rule, num_steps=min(rule.num_steps, num_steps))

@@ -167,8 +167,8 @@ def _origin(run: RunOverview) -> list[str]:
 def _settings_section(run: RunOverview, defaults: Mapping[str, object] | str) -> Section:
     """Return a section with the settings that differ from `defaults`, or with the command line's overrides.
 
-    If `defaults` is a string, it states why the defaults are unknown, and the section lists the overrides.
-    For an imported run, `defaults` is otherwise ignored, and all recorded settings are listed.
+    If `defaults` is a string, it states why the defaults are unknown, and the section lists the overrides. If
+    `defaults` is a mapping and the run was imported, the section lists all recorded settings instead.
     """
     if isinstance(defaults, str):
         try:
@@ -199,9 +199,9 @@ def _shown(value: object) -> str:
 
 
 def _sides_sections(run: RunOverview) -> list[Section]:
-    """Return a section with the times of sampling and training, and the effect of overlapping them.
+    """Return a list with one section: the times of sampling and training, and the effect of overlapping them.
 
-    Returns an empty list for runs without these times, and for runs on stored completions.
+    The list is empty for runs without these times, and for runs on stored completions.
     """
 
     def value(key: str, least: int) -> int:

@@ -46,7 +46,10 @@ class Listener:
         """Show a message to the user."""
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Handle a completed training step, once per step; `metrics` are by name (`atrium.base.metrics`)."""
+        """Handle a completed training step, once per step; `metrics` maps metric names to values.
+
+        The names are defined in `atrium.base.metrics`.
+        """
 
     def ratios(self, step: int, histogram: RatioHistogram) -> None:
         """Handle the histogram of a step's importance ratios."""

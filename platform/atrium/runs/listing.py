@@ -29,10 +29,10 @@ _TONES: Mapping[RunState, Tone] = {
 def listing_document(
     runs: Sequence[RunOverview], num_hidden: int, runs_dir: Path | str, text: str
 ) -> Document:
-    """Return a document with a table of `runs` and notes on their problems.
+    """Return a document with a table of `runs` and notes on the problems of these runs.
 
-    A note gives the number of hidden failed starts. If `runs` is empty, the document says that `runs_dir`
-    contains no runs, or none with `text` in its name.
+    A note gives `num_hidden`, the number of failed starts that are not listed. If `runs` is empty, the
+    document says that `runs_dir` contains no runs, or that it contains no run with `text` in its name.
     """
     notes = [
         f"{run.folder.name}: {'; '.join(problems)}"
@@ -58,7 +58,7 @@ def listing_document(
 
 
 def described(run: RunOverview) -> dict[str, object]:
-    """Return the record of a run that `atrium runs --json` prints."""
+    """Return a run's record, as `atrium runs --json` prints it."""
     status = run.status
     return {
         "name": run.folder.name,

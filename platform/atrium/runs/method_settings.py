@@ -1,7 +1,7 @@
 """The settings that define a run's method, as opposed to the run's location, length and seed.
 
-Sweeps use this distinction to merge equal methods, comparisons to group runs into arms, and trackers to group
-runs that differ only in their seeds.
+Sweeps use this distinction to merge equal methods. Comparisons use it to group runs into arms, and trackers
+use it to group runs that differ only in their seeds.
 """
 
 from __future__ import annotations

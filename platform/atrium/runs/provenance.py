@@ -96,13 +96,13 @@ def checkout_dir() -> Path | None:
 def code_version(
     project_dir: Path | None, environment: Mapping[str, str], *, but: Sequence[Path] = ()
 ) -> dict[str, object]:
-    """Return a checkout's commit, its diff against the commit, `is_dirty`, and its untracked files.
+    """Return a checkout's `commit`, its `diff` against the commit, `is_dirty`, and its `untracked` files.
 
     The diff is redacted and truncated to `MAX_DIFF_BYTES`, and at most 200 untracked files are named. Changes
     below the paths in `but`, such as files that the command itself writes, are left out. Without a checkout
-    or git, the values are None and `untracked` is empty. If git can read the commit but not the diff or the
-    untracked files, the part that it cannot read is None or empty, and `is_dirty` is None unless the other
-    part shows a change.
+    or git, the values are None and `untracked` is empty. If git can read the commit but not the diff, `diff`
+    is None; if it cannot list the untracked files, `untracked` is empty. In both cases, `is_dirty` is True if
+    the rest shows a change, and None otherwise.
     """
     unknown: dict[str, object] = {"commit": None, "diff": None, "is_dirty": None, "untracked": []}
     if project_dir is None:
@@ -122,7 +122,7 @@ def code_version(
 
 
 def commit_of(path: Path) -> str | None:
-    """Return the last commit that changed a file, or None for uncommitted changes or without git."""
+    """Return the last commit that changed a file, or None if it has uncommitted changes or git fails."""
     if _git(path.parent, "status", "--porcelain", "--", path.name) != "":
         return None
     return (_git(path.parent, "log", "-1", "--format=%H", "--", path.name) or "").strip() or None

@@ -63,7 +63,7 @@ class EvaluationPoint:
     results: Mapping[str, object]
 
     def as_record(self) -> dict[str, object]:
-        """Return the point's scores as recorded in `summary.json`."""
+        """Return the point's scores in the form in which `summary.json` records them."""
         found = {**self.results, **{name: getattr(self, name) for name in _SCORES}}
         return {name: found[name] for name in (*_SCORES, *_BESIDE_SCORES) if name in found}
 

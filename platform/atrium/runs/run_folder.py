@@ -154,9 +154,10 @@ class RunFolder(RunLayout):
 
         The records are checkpoints, metrics, ratios, rollouts, evaluations and the summary; damaged lines are
         moved too. Step -1 moves all records, including those from before training. Returns None if there was
-        nothing to move. The remaining records are bitwise unchanged, except that a later step in
-        `status.json` is set back to `step`. Leftover temporary files are deleted. Raises `RunFolderError` if
-        a file cannot be moved or written, or if the directory has a newer format.
+        nothing to move. The remaining records are bitwise unchanged, except `status.json`: a later step is
+        set back to `step`, and a finished run is then marked as interrupted. Leftover temporary files are
+        deleted. Raises `RunFolderError` if a file cannot be moved or written, or if the directory has a newer
+        format.
         """
         self.require_known_format()
         aside = SetAside(self, max(step, 0))

@@ -136,7 +136,7 @@ class RunFolderWriter(Listener):
             self._evaluations.append(record)
         self._evaluated.add((benchmark, step))
         with self._reported("status.json"):
-            self._status.has_started()
+            self._status.record_start()
 
     def sync(self) -> None:
         """Flush all lines to disk before a checkpoint of the same step is written.
@@ -207,7 +207,7 @@ class RunFolderWriter(Listener):
 
     @contextmanager
     def _reported(self, what: str) -> Iterator[None]:
-        """Log an `OSError` in the body instead of raising it; `what` names the file or record."""
+        """Log an `OSError` of the `with` block instead of raising it; `what` names the file or record."""
         try:
             yield
         except OSError as error:

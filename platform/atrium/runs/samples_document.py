@@ -116,7 +116,7 @@ def _answers(name: str, own: Sequence[Sample], problem_id: str) -> Section:
 
 
 def before_and_after(folder: RunFolder, num_problems: int) -> list[Passage]:
-    """Return a passage with the first sample of `num_problems` problems, before and after training.
+    """Return a list with one passage: a sample of each of `num_problems` problems before and after training.
 
     The problems are spread evenly over the benchmark and not chosen by outcome. If no benchmark was evaluated
     twice, rollouts of the first and the last recorded step are shown instead. If a file cannot be read, the

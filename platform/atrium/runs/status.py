@@ -164,10 +164,11 @@ def _has_type(value: object, annotation: str) -> bool:
 
 
 def concluded_state(status: RunStatus, *, clock: Callable[[], float] = time.time) -> RunState:
-    """Return the recorded state, or `killed`, `lost` or `failed_start` if the process no longer exists.
+    """Return the recorded state, or `killed`, `lost` or `failed_start` if the run's process has disappeared.
 
-    An unknown recorded state becomes `unknown`. Format 1 recorded a failed start as a failure with
-    `num_steps=0`; it becomes `failed_start`.
+    A process on another host counts as disappeared if its updates of the status are minutes overdue. A
+    recorded state that this version does not know becomes `unknown`. Format 1 recorded a failed start as a
+    failure with `num_steps=0`; it becomes `failed_start`.
     """
     try:
         state = RunState(status.state)
@@ -251,7 +252,7 @@ class StatusWriter:
         self._change(step=step, num_steps=num_steps, **({"state": RunState.RUNNING} if step else {}))
         self._write()
 
-    def has_started(self) -> None:
+    def record_start(self) -> None:
         """Record that the run has finished a first step or evaluation."""
         if self._status.state == RunState.STARTING:
             self._change(state=RunState.RUNNING)

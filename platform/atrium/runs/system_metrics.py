@@ -2,7 +2,7 @@
 
 A listener samples these values every ten seconds in a separate thread, so steps do not wait, and appends them
 to `system.jsonl`. GPU values come from NVML (the package `nvidia-ml-py`); without NVML or a GPU they are
-missing. Only the first process of a run records values, and only of its own machine.
+missing. Only rank 0 of a run records values, and only of its own machine.
 """
 
 from __future__ import annotations

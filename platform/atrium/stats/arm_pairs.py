@@ -75,7 +75,7 @@ class Pair:
     def new_seeds_and_problems(self) -> Interval | None:
         """The interval for new seeds and new problems, widened to cover `if_wrong` if runs diverged.
 
-        None if either comparison has no such interval.
+        None if `comparison` or `if_wrong` has no such interval.
         """
         return _hull([one.difference.new_seeds_and_problems for one in self._readings])
 
@@ -83,7 +83,7 @@ class Pair:
     def new_seeds(self) -> Interval | None:
         """The interval for new seeds and the same problems, widened to cover `if_wrong` if runs diverged.
 
-        None if either comparison has no such interval.
+        None if `comparison` or `if_wrong` has no such interval.
         """
         return _hull([one.difference.new_seeds for one in self._readings])
 
@@ -91,7 +91,7 @@ class Pair:
     def p_value(self) -> float | None:
         """The two-sided p value of no difference, for new seeds and new problems; None if unknown.
 
-        If runs diverged, this is the larger of the p values of the two readings.
+        If runs diverged, this is the larger of the p values of `comparison` and `if_wrong`.
         """
         known = [one.difference.new_seeds_and_problems for one in self._readings]
         return max((one.p_value for one in known if one is not None), default=None)
@@ -149,7 +149,7 @@ class ScoredArms:
         missing: Mapping[str, Sequence[Missing]] | None = None,
         same_methods: Collection[str] = (),
     ) -> list[Pair]:
-        """Return each other arm compared with the baseline, and the verdict on it.
+        """Return a comparison with the baseline, including its verdict, for each arm except the baseline.
 
         Verdicts hold under both readings of diverged runs, and take missing runs into account. `diverged`
         lists the seeds that diverged, by arm, and `missing` the runs without an outcome. `same_methods` are
@@ -177,7 +177,7 @@ class ScoredArms:
         ]
 
     def verdicts(self, baseline: str) -> dict[str, Verdict]:
-        """Return the verdict on each other arm compared with the baseline, by arm."""
+        """Return the verdicts on all arms except the baseline, compared with the baseline, by arm."""
         return {
             name: verdict_on(arms.difference(), pairing.num_seeds, names=(baseline, name))
             for name, pairing, arms in self._against(baseline)
@@ -192,8 +192,8 @@ class ScoredArms:
         """Return the arms that may be the best, the arm with the highest score first.
 
         Under each reading of diverged runs, these are the arm with the highest score and all arms that are
-        not shown to be worse than it (Hsu's comparison with the best). The result has the arms of both
-        readings.
+        not shown to be worse than it (Hsu's comparison with the best). The result contains every arm that is
+        among these under at least one reading.
         """
         readings = (self, self.as_always_wrong(diverged)) if any(diverged.values()) else (self,)
         return tuple(dict.fromkeys(name for one in readings for name in one._leaders()))

@@ -69,14 +69,14 @@ def fit_ceiling(spent_N: Floats, score_N: Floats, *, start: float, most: float =
         return None
     curve = _Curve(log_spent_N, score_N, start)
     lowest = start + 0.02 * (most - start)
-    tried = [curve.fit_below(float(one)) for one in np.linspace(lowest, most, _NUM_CEILINGS)]
+    tried = [curve.fit_at(float(one)) for one in np.linspace(lowest, most, _NUM_CEILINGS)]
     best = min(tried, key=lambda fit: fit.cost)
     fit = curve.fit([best.ceiling, best.log_midpoint, best.log_steepness], lowest, most)
     degrees = len(score_N) - 3
     allowed = fit.cost * (1.0 + float(fdtri(1, degrees, 0.95)) / degrees) + _ROUNDING
 
     def excess(ceiling: float) -> float:
-        return curve.fit_below(ceiling).cost - allowed
+        return curve.fit_at(ceiling).cost - allowed
 
     ends = [
         end if excess(end) <= 0.0 else float(brentq(excess, *sorted((end, fit.ceiling)), xtol=1e-5))
@@ -120,7 +120,7 @@ class _Curve:
         found = least_squares(self._errors, np.clip(guess, *bounds), bounds=bounds)
         return _Fit(float(found.cost), *map(float, found.x))
 
-    def fit_below(self, ceiling: float) -> _Fit:
+    def fit_at(self, ceiling: float) -> _Fit:
         """Return the best fit for a given ceiling."""
         middle = float(np.median(self.log_spent_N))
         return self.fit([ceiling, middle, 0.0], ceiling - _ROUNDING, ceiling)

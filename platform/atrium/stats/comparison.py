@@ -43,8 +43,8 @@ class Comparison:
     """A candidate compared with a baseline. Values that cannot be estimated are None.
 
     `difference` has two intervals: for new seeds and new problems, and for new seeds and the same problems.
-    `improvement` is the probability that a seed of the candidate scores higher than one of the baseline. It
-    requires 10 seeds per arm, as do its interval and the interval of the IQMs' difference. IQMs require 4
+    `improvement` is the probability that a seed of the candidate scores higher than a seed of the baseline.
+    It requires 10 seeds per arm, as do its interval and the interval of the IQMs' difference. IQMs require 4
     seeds per arm, and `permutation_p` 6 paired seeds. `family` counts the differences over which both
     intervals are simultaneous.
     """
@@ -71,9 +71,9 @@ class Comparison:
 class TwoArms:
     """A baseline and a candidate: lists of `value_SP` by benchmark with the same problems in the same order.
 
-    Paired arms have the same seeds in the same order. `clusters` names the cluster of every problem [P], or
-    None, by benchmark. `family` counts the differences that have simultaneous intervals with this one;
-    `spread` is the moderated variance over seeds, if there are several candidates. `difference` and
+    Paired arms have the same seeds in the same order. `clusters` has one entry per benchmark: the cluster of
+    every problem [P], or None. `family` counts the differences that have simultaneous intervals with this
+    one; `spread` is the moderated variance over seeds, if there are several candidates. `difference` and
     `compared` raise `ValueError` if shapes differ or values are not shares.
     """
 
@@ -153,5 +153,5 @@ def verdict_on(difference: CrossedMean, num_seeds: tuple[int, int], *, names: tu
         names=names,
         num_seeds=num_seeds,
         interval=None if another is None else another.interval,
-        is_more_than_noise_here=this is not None and not this.interval.low <= 0.0 <= this.interval.high,
+        differs_on_same_problems=this is not None and not this.interval.low <= 0.0 <= this.interval.high,
     )

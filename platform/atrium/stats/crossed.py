@@ -100,7 +100,7 @@ class CrossedMean:
     `value_S` has the seeds' means, and is empty for a difference of unpaired seeds. `new_seeds_and_problems`
     is the uncertainty for new seeds and new problems, and `new_seeds` is the uncertainty for new seeds and
     the same problems. With one seed, both are None, and `new_problems` is the uncertainty of this checkpoint
-    on new problems.
+    on new problems. With several seeds, `new_problems` is None.
 
     `new_seeds` is also None if the estimated variance over seeds is 0, which would give an interval of zero
     width. `new_seeds_and_problems` and `new_problems` are also None if a benchmark has fewer than two
@@ -186,7 +186,7 @@ def squares_of(
     value_P_B: Sequence[Floats],
     clusters: Sequence[ArrayLike | None] | None = None,
 ) -> Squares:
-    """Return the variances of a mean due to problems and residual; `by_seed` is left as None.
+    """Return the variances that problems and residual contribute to a mean; `by_seed` is left as None.
 
     `value_P_B` has one array per benchmark, with each problem's mean over seeds. The residual is summed over
     `arms`, each of which is a list of `value_SP` by benchmark.

@@ -203,10 +203,10 @@ class _Margin:
 
 
 def _bound_of_run(is_in_run: NDArray[np.bool_], num_trials: int, tail: float) -> float:
-    """Return a binomial bound on the error of a mean that is due to problems with only one kind of result.
+    """Return a bound on the error that the problems marked by `is_in_run` cause in the mean over problems.
 
-    `is_in_run` marks the problems whose trials all succeeded, or those whose trials all failed. Each problem
-    has `num_trials` trials. `tail` is the probability that the error exceeds the bound.
+    These are the problems whose trials all succeeded, or those whose trials all failed. The bound is
+    binomial, with `num_trials` trials per problem. `tail` is the probability that the error exceeds it.
     """
     num = int(np.count_nonzero(is_in_run))
     return num / len(is_in_run) * (1.0 - tail ** (1.0 / (num * num_trials))) if num else 0.0

@@ -28,8 +28,8 @@ class ComparedMethods:
     `scores` are means over all seeds of a method. Each pair has a verdict, two intervals of the difference
     (`pair.new_seeds_and_problems` and, for the same problems, `pair.new_seeds`), a p value and
     `pair.comparison`. `best` is the method that is shown to be the best, or None if no method is. `notes` say
-    which seeds, problems and answers are missing. Scores and differences are fractions of 1; sentences state
-    them in points.
+    how many seeds, problems and answers are missing. Scores and differences are fractions of 1; sentences
+    state them in points.
     """
 
     baseline: str
@@ -65,15 +65,15 @@ def compare(
 
     `names` are the methods' names (default: `method 0`, `method 1`, ...), and `baseline` is one of them
     (default: the first). `seeds` lists the random seed of each row by method (default: 0, 1, ...). If
-    `paired` is True, equal seeds share problems, initialization and random draws, and are paired however few
-    they are. If it is False, no seeds are paired. With None, seeds are paired if at least three are common
-    and these are at least two thirds of each method's seeds. `clusters` names each problem's contest or
-    source. `diverged` lists the seeds that diverged, by method. A verdict must then hold both if these seeds
-    count with their scores and if they count as always wrong.
+    `paired` is True, all methods must have the same seeds, which are paired however few they are; equal seeds
+    must share problems, initialization and random draws. If it is False, no seeds are paired. With None,
+    seeds are paired if at least three are common and these are at least two thirds of each method's seeds.
+    `clusters` names each problem's contest or source. `diverged` lists the seeds that diverged, by method. A
+    verdict must then hold both if these seeds count with their scores and if they count as always wrong.
 
     Intervals are simultaneous over all pairs (Bonferroni). docs/statistics.md has the formulas. Raises
-    `ValueError` for values outside [0, 1], wrong shapes, unknown names or seeds, and if no problem was
-    answered by all seeds.
+    `ValueError` for values outside [0, 1], wrong shapes, unknown names or seeds, seeds that differ although
+    `paired` is True, and if no problem was answered by all seeds.
     """
     arms = _named(scores, names)
     if len(arms) < 2:
@@ -155,7 +155,10 @@ def _named(scores: ArrayLike | Mapping[str, ArrayLike], names: Sequence[str] | N
 def _shares(
     arms: Mapping[str, Floats], seeds: Mapping[str, Sequence[int]]
 ) -> tuple[dict[str, Floats], dict[str, tuple[int, ...]], list[str]]:
-    """Return each method's shares of correct answers [S, P], its ascending seeds with answers, and notes."""
+    """Return each method's shares of correct answers [S, P], its seeds in ascending order, and notes.
+
+    Seeds without any answer are left out. The notes say how many seeds and answers are missing.
+    """
     shares, kept, notes = {}, {}, []
     for name, value in arms.items():
         numbers = list(seeds.get(name, range(len(value))))

@@ -1,4 +1,4 @@
-"""Planning a study: the difference that given seeds detect, and the number of seeds that an effect requires.
+"""Planning a study: the difference that a number of seeds detects, and the number that an effect requires.
 
 The existing runs are a pilot study: they show how seeds and problems vary. The planned study will have new
 runs. A pilot of few seeds estimates its own spread poorly, and a plan based directly on it reaches its power
@@ -58,7 +58,7 @@ class Plan:
 def plan(pilots: Sequence[VarianceComponents], effect: float) -> Plan | None:
     """Return a plan from the variance components of a study's differences from its baseline.
 
-    Returns None if `pilots` is empty (components require two seeds), or if the mean components are all 0:
+    Returns None if `pilots` is empty (a single seed has no components), or if the mean components are all 0:
     runs that are too short to learn anything cannot predict other runs. Raises `ValueError` for an effect of
     0.
     """

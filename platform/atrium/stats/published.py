@@ -4,9 +4,10 @@ A table states a score but not its individual answers, so variances are bounded,
 problems, K samples of each, and a score p. The variance over new problems is at most p (1 - p) / P for any K,
 which is reached if every problem is always or never solved (binomial over problems). The variance over new
 samples of the same problems is at most p (1 - p) / (P K), which is reached if all problems are equally hard.
-Two methods count as independent. This also gives an upper bound if the same problems are hard for both. The
-standard deviation over seeds is stated or unknown. With two or more stated seeds, its degrees of freedom are
-the number of seeds minus 1. Otherwise it is assumed to be exact.
+Two methods count as independent. If the same problems are hard for both, this overstates the variance of
+their difference, so it remains an upper bound. The standard deviation over seeds is stated or unknown. With
+two or more stated seeds, its degrees of freedom are the number of seeds minus 1. Otherwise it is assumed to
+be exact.
 
 If the best of M evaluations with independent noise is stated, it is too high by at most E[max of M binomial
 shares] - p. Sums and differences of intervals use the method of variance estimates recovery (MOVER), and
@@ -48,8 +49,9 @@ _TAIL = 12.0
 class StatedScore:
     """A score as a share, and the sizes of its sample; numbers that are not stated are None.
 
-    `num_evaluations` is the number of evaluations on this benchmark whose best score is stated; 1 means no
-    selection. `seed_sd` is the standard deviation over seeds, as a share. Unstated seeds count as one.
+    `num_evaluations` is the number of evaluations on this benchmark from which the best score was selected; 1
+    means no selection. `seed_sd` is the standard deviation over seeds, as a share. Unstated seeds count as
+    one.
     """
 
     score: float
@@ -100,9 +102,10 @@ class StatedScore:
 
 
 def best_of_inflation(share: float, num_answers: int, num_evaluations: int) -> float:
-    """Return E[max of M binomial shares] - share, for M evaluations of n answers each.
+    """Return E[max of M observed shares] - `share`, for M evaluations of n answers each.
 
-    The maximum has the distribution function F^M, where F is that of one share.
+    Each answer is correct with probability `share`, so an observed share is binomial. The maximum has the
+    distribution function F^M, where F is the distribution function of one observed share.
     """
     if num_evaluations == 1 or share in (0.0, 1.0):
         return 0.0
@@ -253,7 +256,11 @@ _Term = tuple[float, float, Interval]
 
 
 def _combined(value: float, terms: Sequence[_Term], added: Sequence[float]) -> Interval:
-    """Return the interval of a weighted sum, extended by the methods' possible selection bias, `added`."""
+    """Return the interval of a weighted sum, extended by the methods' possible selection bias.
+
+    `added` contains the bias of the candidate's score, which lowers the lower end, and that of the baseline's
+    score, which raises the upper end.
+    """
     below = above = 0.0
     for weight, one, (low, high) in terms:
         down, up = (one - low, high - one) if weight > 0.0 else (high - one, one - low)

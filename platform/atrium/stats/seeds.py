@@ -37,7 +37,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """A mean over seeds, a share in [0, 1], with its standard error and 95 % t interval if known."""
+    """The mean over seeds of a share in [0, 1], with its standard error and 95 % t interval if known."""
 
     value: float | None = None
     standard_error: float | None = None

@@ -10,10 +10,10 @@ a weight estimated from the same arms gives too many false verdicts. The moderat
 s^2, so an arm that varies more than the others keeps its larger standard error.
 
 The variance of the difference is moderated, not that of each arm, because a shared effect of a seed cancels
-exactly in the difference. If each arm's variance is moderated instead, 10 % of the verdicts are false with
-3 seeds and five arms whose seeds take two values. Dunnett's intervals with one pooled variance are narrower
-with 5 or more seeds. However, they are wrong in 8 % of studies in which one arm varies three times as much as
-the others, even if they are used only where Cochran's test finds no difference.
+exactly in the difference. If each arm's variance is moderated instead, 10 % of the verdicts are false with 3
+seeds and five arms in which the score of a seed takes one of two values. Dunnett's intervals with one pooled
+variance are narrower with 5 or more seeds. However, they are wrong in 8 % of studies in which one arm varies
+three times as much as the others, even if they are used only where Cochran's test finds no difference.
 
 Sources: moderated variances, Smyth 2004; comparisons with the best (`ScoredArms.leaders`), Hsu 1984.
 

@@ -7,8 +7,8 @@ freedom over the terms used.
 
 The variance over seeds in v_X is the arm's own or the one pooled over both arms, whichever is larger, with
 the arm's own S_X - 1 degrees of freedom. Welch's test always uses the arm's own variance. It gives 9.5 to 23
-% false verdicts if one arm has 2 or 3 seeds and seeds take two values, because so few seeds often do not
-vary.
+% false verdicts if one arm has 2 or 3 seeds and the score of a seed takes one of two values, because so few
+scores are often all equal.
 
 Axes: S seeds, P problems, B benchmarks.
 """

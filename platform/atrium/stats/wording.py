@@ -1,10 +1,10 @@
-"""The text of verdicts: what may be stated about a candidate and a baseline, in short and in a paper.
+"""The text of verdicts: what may be stated about a candidate and a baseline, in brief and in a paper.
 
 A verdict depends on the interval for new seeds and new problems. `better` and `worse` require an interval
 that excludes 0 and at least three seeds per arm. `not_distinguishable` says which differences the interval
 rules out. `same_method` says that there is nothing to compare. All other kinds withhold a verdict and give no
 sentence for a paper (`Verdict.withheld`): `depends_on_diverged` quotes the verdicts of both readings, and the
-others state at most an estimate.
+remaining kinds state at most an estimate.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ others diverge."""
 class Verdict:
     """A permitted statement about two arms: in full (`words`), and as a label for the cell of a table.
 
-    For `not_distinguishable`, differences larger than `excluded` are ruled out, or none if it is None. For
-    all other verdicts, `excluded` is None.
+    A verdict of kind `not_distinguishable` rules out differences larger than `excluded`; if `excluded` is
+    None, it rules out no difference. For all other verdicts, `excluded` is None.
     """
 
     kind: VerdictKind
@@ -110,12 +110,12 @@ def judged(
     names: tuple[str, str],
     num_seeds: tuple[int, int],
     interval: tuple[float, float] | None,
-    is_more_than_noise_here: bool = False,
+    differs_on_same_problems: bool = False,
 ) -> Verdict:
     """Return the verdict on a difference (candidate minus baseline) with its interval.
 
-    `names` and `num_seeds` list the baseline first. `is_more_than_noise_here` says that the interval for new
-    seeds and the same problems excludes 0.
+    `names` and `num_seeds` list the baseline first. `differs_on_same_problems` says whether the interval for
+    new seeds on the same problems, rather than on new ones, excludes 0.
     """
     if min(num_seeds) == 1:
         return worded("one_seed", f"one seed: not judged; {estimate(value)}")
@@ -132,7 +132,7 @@ def judged(
         return worded("better" if low > 0.0 else "worse", words)
     excluded = rounded_up(max(-low, high))
     found = _not_distinguishable(excluded if excluded < 1.0 else None, _SCOPE)
-    if is_more_than_noise_here:
+    if differs_on_same_problems:
         words = f"{found.words}; on these very problems alone the difference is more than noise"
         found = replace(found, words=words)
     return found
@@ -141,8 +141,9 @@ def judged(
 def _not_distinguishable(excluded: float | None, condition: str) -> Verdict:
     """Return the verdict that the arms are not distinguishable.
 
-    Differences larger than `excluded` are ruled out, or none if it is None. `condition` is a clause before
-    this statement, such as `if no run diverges, `, or an empty text.
+    It rules out differences larger than `excluded`; if `excluded` is None, it rules out no difference.
+    `condition` is a clause before the ruled-out differences, such as `if no run diverges, `, or an empty
+    text.
     """
     words = not_distinguishable(None if excluded is None else points(excluded), condition)
     return replace(worded("not_distinguishable", words), excluded=excluded)
@@ -194,8 +195,9 @@ def before_plan(value: float, num_seeds: int, num_planned: int) -> Verdict:
 
 
 def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence[str]) -> Verdict:
-    """Combine the verdicts in which diverged runs count with their scores and as always wrong.
+    """Combine two verdicts that differ in how they count diverged runs.
 
+    In `by_score`, diverged runs count with their scores; in `as_wrong`, they count as always wrong.
     `diverged` names these runs, for example `seed 3 of atr`. A difference is ruled out only if both verdicts
     rule it out.
     """
@@ -234,8 +236,9 @@ def for_paper(
 ) -> str:
     """Return the sentence for a paper, without the period. `names` lists the baseline first.
 
-    `settings` describes differences between the arms other than their methods. `together` describes the
-    family of differences over which the interval is simultaneous.
+    If the verdict is withheld, the sentence says why nothing can be written. `settings` describes differences
+    between the arms other than their methods, and `measure` names the compared score. `together` describes
+    the family of differences over which the interval is simultaneous.
     """
     baseline, candidate = names
     if verdict.kind == "same_method":

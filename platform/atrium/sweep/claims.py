@@ -122,7 +122,7 @@ class Claims:
         return self._clock() - since < self._dead_after_s
 
     def holder(self, resource: str) -> tuple[int, str] | None:
-        """Return the latest generation of a resource, from 0, and the name of the worker that holds it.
+        """Return a resource's latest generation, counted from 0, and the name of the worker that holds it.
 
         Returns None if the resource has never been claimed.
         """
@@ -169,7 +169,10 @@ class Claims:
         return held[0] if held is not None else 0
 
     def num_attempts_without_progress(self, resource: str, progress: int) -> int:
-        """Return the number of consecutive claims of a resource, up to the latest, with this `progress`."""
+        """Return how many of a resource's latest claims in a row recorded exactly this `progress`.
+
+        Only winning claims count.
+        """
         claims = [ticket["progress"] for _, ticket in sorted(self._winners(resource).items(), reverse=True)]
         return next((num for num, one in enumerate(claims) if one != progress), len(claims))
 

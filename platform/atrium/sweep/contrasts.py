@@ -91,7 +91,8 @@ class PlannedContrasts:
 def planned_contrasts(studies: SweepStudies) -> PlannedContrasts | None:
     """Return every planned contrast in every outcome, or None if no contrast is planned.
 
-    The intervals of predicted contrasts hold simultaneously. Each null contrast is judged separately.
+    For each outcome, the intervals of all contrasts except null contrasts are simultaneous. Each null
+    contrast is judged separately.
     """
     definition = studies.definition
     if not definition.contrasts:
@@ -140,7 +141,10 @@ def _arm(trial: Trial, values: Values) -> ContrastedArm:
 
 
 def _curves(studies: SweepStudies) -> dict[str, tuple[ArmCurve, ...]]:
-    """Return all arms' curves of each outcome's metric, up to the last step that an outcome uses."""
+    """Return the curves of all arms by metric, for each metric that an outcome uses.
+
+    The curves of a metric end at the last step that an outcome of this metric uses.
+    """
     untils: dict[str, int] = {}
     for outcome in studies.definition.outcomes.values():
         untils[outcome.metric] = max(outcome.until, untils.get(outcome.metric, 0))

@@ -131,10 +131,10 @@ class SpaceConfig(Section):
 
 
 class BaselineConfig(SpaceConfig):
-    """The baseline of the final comparison: a fixed setting, or one tuned like the search.
+    """The baseline of the final comparison: a fixed setting, or the best setting of its own search.
 
     The search of a tuned baseline has the same limit `trials` as the search for the winner. If it is a grid,
-    it may have fewer points than that search.
+    it may have fewer points than the search for the winner.
     """
 
     base: tuple[str, ...] | None = None
@@ -144,7 +144,7 @@ class BaselineConfig(SpaceConfig):
 class ObjectiveConfig(Section):
     """A number by which trials are ranked.
 
-    `mean_at_k` and `pass_at_k` are measured on validation problems, and all others during training.
+    `mean_at_k` and `pass_at_k` are measured on validation problems, and all other metrics during training.
     """
 
     metric: Literal["mean_at_k", "pass_at_k", "num_tokens", "entropy", "kl"]
@@ -226,7 +226,10 @@ class ContrastConfig(Section):
 
 
 class FamiliesConfig(Section):
-    """Families of arms, such as a divergence at several widths, whose `y` is compared at equal `x`."""
+    """Families of arms, such as one divergence at several widths.
+
+    The values of `y` of different families are compared at equal values of `x`.
+    """
 
     x: Text
     """An outcome, or a setting that is a number in each arm of a family."""

@@ -99,7 +99,10 @@ def sentences(report: SweepReport) -> Iterator[Sentence]:
 
 
 def best_sentence(best: Setting, ranking: Sequence[Setting]) -> str:
-    """Describe the best setting with its score on validation problems, if any, and its selection bias."""
+    """Describe the best setting: its score on validation problems, if it has one, and the selection bias.
+
+    `ranking` contains all settings from which the best one was selected.
+    """
     if best.mean_at_k.value is None:
         return (
             f"best by the objective: {best.name}, without a score on validation, from {len(ranking)} "
@@ -156,7 +159,7 @@ def _verdict_sentences(verdict: FreshVerdict, tuned: str) -> Iterator[Sentence]:
 
 
 def _arm_text(arm: FreshArm) -> str:
-    """Describe an arm's mean score, and how many of its runs diverged and collapsed."""
+    """Describe an arm's mean score, how many of its runs diverged, and how many collapsed."""
     mean = f"{arm.name} scores {100 * arm.mean_at_k:.1f} % on average over {arm.num_seeds} seeds"
     if arm.iqm is not None and any(rate and rate.seeds for rate in (arm.diverged, arm.collapsed)):
         mean += f" (interquartile mean {100 * arm.iqm:.1f} %)"
@@ -168,7 +171,10 @@ def _rate_text(what: str, rate: FailureRate | None) -> str:
 
 
 def _contrast_sentences(found: PlannedContrasts) -> Iterator[Sentence]:
-    """Yield sentences on the predictions: which came true, and whether they were committed in advance."""
+    """Yield sentences on the predictions: whether they were committed in advance, and how many came true.
+
+    If there are null contrasts, another sentence says how many of their intervals exclude 0.
+    """
     if found.commit:
         text = f"predictions: {found.predictions}, committed in {found.commit[:12]} before the first run"
         yield Sentence(text, key=f"{_NOTE}predictions")
@@ -199,7 +205,10 @@ def _contrast_sentences(found: PlannedContrasts) -> Iterator[Sentence]:
 
 
 def _family_sentences(found: ComparedFamilies) -> Iterator[Sentence]:
-    """Yield a sentence for each family on its mean difference from the baseline over all compared x."""
+    """Yield one sentence for each family: its difference from the baseline, averaged over all compared x.
+
+    If the families have no common range of x, yields a warning instead.
+    """
     if not found.differences:
         text = f"the families have no common range of {found.x}, so they cannot be compared"
         yield Sentence(text, "warning", key="family")
@@ -272,7 +281,10 @@ def family_table(found: ComparedFamilies) -> Table:
 
 
 def trials_table(state: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of `trials`, which are records in the snapshot `state`, with their seeds and values."""
+    """Return a table of trials with their settings, states, seeds, values and windows.
+
+    `trials` are records in the snapshot `state`.
+    """
     metrics = [objective["metric"] for objective in state["objectives"]]
     titles = ("setting", "trial", "state", "seeds", f"{', '.join(metrics)} ± standard error", "window")
     doing = {(worker["stage"], worker["trial"]): worker for worker in state["workers"]}

@@ -23,8 +23,8 @@ from atrium.sweep.study import SweepStudies
 class FamilyArm:
     """An arm's means of x and y over seeds, and the 95 % interval of the mean of y.
 
-    Without an interval, both of its ends are the mean. `seeds` is a pair: the values of x for all seeds, and
-    the values of y for all seeds.
+    If there is no such interval, both ends of `interval` are the mean of y. `seeds` is a pair: the values of
+    x for all seeds, and the values of y for all seeds.
     """
 
     x: float

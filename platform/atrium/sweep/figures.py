@@ -139,7 +139,8 @@ def outcome_picture(report: SweepReport) -> Picture | None:
 def batch_picture(report: SweepReport) -> Picture | None:
     """Return the picture of the shares of worked answers before and after each batch, or None without data.
 
-    A line shows the change that the arm's window predicts (`share_after_batch`).
+    Each panel shows one arm with a constant, bounded window. Its solid line is the change that this window
+    predicts (`share_after_batch`).
     """
     curves = {} if report.contrasts is None else report.contrasts.curves
     figures = []
@@ -222,9 +223,10 @@ def _label(report: SweepReport, name: str) -> str:
 
 
 def _picture(report: SweepReport, name: str, note: str, figures: Sequence[Figure]) -> Picture | None:
-    """Return a picture, or None without figures.
+    """Return the picture `name`, or None without figures.
 
-    Its title is its label (by default the sweep's question), with the note on the next line.
+    Its title is the label of `name` in the sweep's definition, or else the sweep's question. The note is on
+    the next line.
     """
     if not figures:
         return None

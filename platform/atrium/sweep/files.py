@@ -85,7 +85,10 @@ def read_definition(path: Path, **changes: object) -> SweepDefinition:
 
 
 def _check_order(space: SpaceConfig, path: Path) -> None:
-    """Raise `ConfigError` if a parameter's `when` names a later parameter, which never has a value yet."""
+    """Raise `ConfigError` if a parameter's `when` names a later parameter.
+
+    When the condition is checked, a later parameter does not have a value yet.
+    """
     before = {"arm"}
     for name, parameter in {**space.variables, **space.space}.items():
         if late := next((other for other in parameter.when if other not in before), None):

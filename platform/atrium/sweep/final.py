@@ -61,8 +61,8 @@ def plan_final(
 ) -> list[tuple[PlannedTrial, tuple[int, ...]]]:
     """Return the trials of the final stage, each with its seed: one for each arm and fresh seed.
 
-    Arms that are the same method as the baseline are left out. The plan is empty if no arm is left, or if the
-    winner or the baseline is missing.
+    Candidates that are the same method as the baseline are left out. The plan is empty if no candidate is
+    left, or if the winner or the baseline is missing.
     """
     direction = definition.objectives[0].direction
     winner, other = best_trial(search, direction), best_trial(baseline, direction)

@@ -1,8 +1,8 @@
-"""Early stopping of runs and trials: by curve, by comparison with the best trial, or after a collapse.
+"""Early stopping: by validation curve, by comparison with the best trial, or after a collapse.
 
-A stopping rule saves compute and supports no claim. The Wilcoxon test treats problems as independent
-within a seed, and seeds as fixed. That would be wrong for a verdict, which is why verdicts use fresh
-seeds.
+A stopping rule saves compute and supports no claim. The Wilcoxon test treats problems as independent within a
+seed, and seeds as fixed. That would be wrong for a verdict. Verdicts therefore do not use this test: they use
+fresh seeds, and intervals for new seeds and new problems.
 """
 
 from __future__ import annotations

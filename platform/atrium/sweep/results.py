@@ -22,10 +22,10 @@ class SeedResult:
 
     Shares are from 0 to 1. `mean_at_k`, `pass_at_k` and `curve` (step, Mean@K, Pass@K) are measured on
     validation problems. `problem_means` are the Mean@K of these problems, in the benchmark's order. `test`
-    maps each other benchmark to its last result. Each of these results contains `problem_means`, and, if the
-    benchmark has clusters, `clusters` with the index of each problem's cluster. `metrics` are means over the
-    last quarter of the steps. `collapse` says why the run counts as collapsed; it is empty if the run did not
-    collapse, and None if this was not checked.
+    maps the name of each test benchmark to the last result on it. Each of these results contains
+    `problem_means`, and, if the benchmark has clusters, `clusters` with the index of each problem's cluster.
+    `metrics` are means over the last quarter of the steps. `collapse` says why the run counts as collapsed;
+    it is empty if the run did not collapse, and None if this was not checked.
     """
 
     seed: int
@@ -71,7 +71,7 @@ class SeedResult:
 
 
 def always_wrong(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the test results of a policy that answers every problem incorrectly."""
+    """Return a copy of `scores`, the test results on one benchmark, as if every answer were wrong."""
     return {
         **scores,
         "mean_at_k": 0.0,

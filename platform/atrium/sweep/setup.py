@@ -51,7 +51,7 @@ def prepare(storage: SweepStorage, definition: SweepDefinition, *, predicted_at:
         if begun is not None:
             _check_same(begun[0], definition)
         # Plan before storing anything, so that an invalid sweep leaves no files behind.
-        planned = {} if _is_planned(storage, begun, definition) else _plans(definition)
+        planned = {} if _has_all_trials(storage, begun, definition) else _plans(definition)
         studies = open_studies(storage, definition)
         created = begun[1] if begun is not None else time.time()
         study = studies.study(Stage.SEARCH)
@@ -99,10 +99,14 @@ def _plans(definition: SweepDefinition) -> dict[Stage, list[tuple[PlannedTrial, 
     }
 
 
-def _is_planned(
+def _has_all_trials(
     storage: SweepStorage, begun: tuple[SweepDefinition, float] | None, definition: SweepDefinition
 ) -> bool:
-    """Return whether all trials of exactly this definition already exist."""
+    """Return whether all trials of the definition already exist, except those of the final stage.
+
+    `begun` is the stored definition with its creation time, or None for a new sweep. The caller has checked
+    that the two definitions differ only in keys that may change.
+    """
     if begun is None or begun[0].trials != definition.trials:
         return False
     studies = open_studies(storage, definition)

@@ -233,9 +233,11 @@ def learning_figure(trials: Sequence[SnapshotTrial], score: str) -> Figure | Non
 
 
 def pair_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figure | None:
-    """Return the figure of complete trials by two numeric settings, colored by thirds of a score.
+    """Return the figure of complete trials by two numeric settings, colored by their rank.
 
-    Returns None if fewer than two numeric settings vary, or if fewer than three trials are complete.
+    The first setting is `key` if it is numeric. The three colors are the thirds of the trials, ranked by
+    `score`. Returns None if fewer than two numeric settings vary, or if fewer than three complete trials have
+    this score.
     """
     numeric = [
         name

@@ -277,14 +277,17 @@ def _waiting(
         space = definition.baseline if stage is Stage.BASELINE and definition.baseline else definition
         known = spaces.parameters(space) if stage is not Stage.FINAL else {}
         params = {name: value for name, value in planned.assignment.items() if name in known}
-        distributions = {name: _wide(distribution_of(known[name]), value) for name, value in params.items()}
+        distributions = {name: _without_step(distribution_of(known[name])) for name, value in params.items()}
     return optuna.trial.create_trial(
         state=TrialState.WAITING, params=params, distributions=distributions, user_attrs=attributes
     )
 
 
-def _wide(distribution: BaseDistribution, value: Scalar) -> BaseDistribution:
-    """Return the distribution without its steps, because a planned value may lie between two steps."""
+def _without_step(distribution: BaseDistribution) -> BaseDistribution:
+    """Return a float distribution without its step, and any other distribution unchanged.
+
+    The step is removed because a planned value may lie between two steps.
+    """
     if isinstance(distribution, FloatDistribution) and distribution.step is not None:
         return FloatDistribution(distribution.low, distribution.high)
     return distribution

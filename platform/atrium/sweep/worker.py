@@ -85,7 +85,7 @@ class SweepWorker:
         return any(self._take(trial) for trial in (*running, *waiting))
 
     def _plan(self, stage: Stage) -> bool:
-        """Plan a stage if all that it depends on has ended; return whether this worker planned it."""
+        """Plan a stage if the stages that it depends on have ended; return whether this worker planned it."""
         if self._studies.num_planned(stage) is not None:
             return False
         if stage is not Stage.FINAL:
@@ -102,9 +102,10 @@ class SweepWorker:
         return True
 
     def _take(self, trial: Trial) -> bool:
-        """Claim a trial and run it, or give it up after too many deaths.
+        """Claim a trial and run it, or mark it as failed if too many workers have died while running it.
 
-        Returns False if another worker holds the trial or it has already ended, and True otherwise.
+        Deaths count only since the trial's last progress. Returns False if another worker holds the trial or
+        it has already ended, and True otherwise.
         """
         progress = self._runner.progress(trial)
         if not self._claims.acquire(trial.resource, progress=progress):

@@ -90,7 +90,10 @@ def _bounds(method: MethodWindow, ends: tuple[float, float], *, is_log: bool) ->
 
 
 def update_picture(courses: Courses, bin_edges: Sequence[float]) -> Picture:
-    """Return panels of entropy change, KL and change of probability, for each kind of reward."""
+    """Return panels of entropy change, KL and moved probability, for each kind of reward.
+
+    The moved probability is the change of probability in each bin of behavior probability.
+    """
     panels = []
     for rewards, found in courses.items():
         panels += [
@@ -102,13 +105,13 @@ def update_picture(courses: Courses, bin_edges: Sequence[float]) -> Picture:
 
 
 def moved_mass_picture(courses: Courses, bin_edges: Sequence[float]) -> Picture:
-    """Return panels of the change of probability by behavior probability, for each kind of reward."""
+    """Return panels of the change of probability in each bin of behavior probability, by kind of reward."""
     panels = [_moved(rewards, "moved probability", found, bin_edges) for rewards, found in courses.items()]
     return _picture("moved-mass", _REUSE, panels)
 
 
 def entropy_picture(courses: Courses) -> Picture:
-    """Return panels of entropy by number of updates, for each kind of reward."""
+    """Return panels of the entropy change by number of updates, one for each kind of reward."""
     unit = "entropy change, nats per completion"
     panels = [_entropy(rewards, unit, found) for rewards, found in courses.items()]
     return _picture("entropy", "Entropy during several updates on one batch", panels)
@@ -152,7 +155,8 @@ def bias_picture(biases: Sequence[EstimatorBias], methods: Sequence[Faithfulness
 def regression_picture(findings: RegressionFindings) -> Picture:
     """Return a panel with the error of each objective by sampler, and a panel with GVPO's reward by KL.
 
-    The error of an objective is that of its optimum. The second panel also shows the best reward at each KL.
+    The error is the largest difference in a completion's probability between the optimum of the objective and
+    GVPO's theoretical optimum. The second panel also shows the best reward at each KL.
     """
     steps, samplers = findings.steps, list(dict.fromkeys(one.sampler for one in findings.optima))
     errors = Lines(
@@ -212,7 +216,7 @@ def _course(title: str, unit: str, courses: Iterable[tuple[str, Sequence[float]]
 
 
 def _moved(title: str, unit: str, found: Sequence[UpdateCourse], bin_edges: Sequence[float]) -> Lines:
-    """Return curves of the change of probability by behavior probability."""
+    """Return curves of each method's change of probability in each bin of behavior probability."""
     bins = tuple(f"{100 * low:g}–{100 * high:g} %" for low, high in pairwise(bin_edges))
     curves = ((one.name, range(len(bins)), one.mass_change) for one in found)
     return _curves(title, Axis(title=_BEHAVIOR, labels=bins), Axis(title=unit), curves)

@@ -191,7 +191,10 @@ def _divergence_BT(objective: Objective, ratio_B: Tensor, probability_B: Tensor)
 def _region_of_tokens(
     objective: Objective, ratio_B: Tensor, probability_B: Tensor, bounds: Tensor | None
 ) -> Region:
-    """Return the method's own trust region at the tokens."""
+    """Return the method's own trust region at the tokens.
+
+    `bounds` are the bounds that the method derives from the minibatch, or None if it derives none.
+    """
     mask_BT = torch.ones(len(ratio_B), 1, dtype=torch.bool)
     inputs = RegionInputs(
         ratio_BT=ratio_B[:, None],

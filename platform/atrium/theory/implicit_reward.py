@@ -176,5 +176,8 @@ def _optimum(objective: str, sampler: str, policy: Tabular, optimum_B: Tensor) -
 
 
 def _difference(policy: Tabular, optimum_B: Tensor) -> float:
-    """Return the largest difference between the policy's and the optimum's probability of a completion."""
+    """Return the largest difference between the policy's and the optimum's probability of a completion.
+
+    `optimum_B` contains the optimum's log-probabilities.
+    """
     return (policy.logprob_B().exp() - optimum_B.exp()).abs().max().item()

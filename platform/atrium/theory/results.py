@@ -64,7 +64,8 @@ class Equivalence:
     wrong_constant_frac
         Share of tokens whose gradient changes if that constant is 0.
     window_error
-        Largest difference from the gradient of the ratio clip at the same [l, u]. None without a window.
+        Largest difference between the method's coefficient and the gradient of the ratio clip with the same
+        [l, u]. None without a window.
     num_disagreeing
         Number of tokens at which D(w) <= delta and l <= w <= u disagree. None if D is not a function of the
         ratio.
@@ -147,7 +148,8 @@ class Optimum:
 class RegressionSteps:
     """Check of GVPO's Theorem 3: KL from the first policy, expected reward and error after each optimal step.
 
-    `frontier_kl` and `frontier_reward` trace the best reward at each KL.
+    The error `max_difference` is the largest difference between a completion's probability and the one that
+    the theorem predicts. `frontier_kl` and `frontier_reward` trace the best reward at each KL.
     """
 
     kl: Numbers

@@ -123,7 +123,10 @@ def kl(p_B: Tensor, q_B: Tensor) -> Tensor:
 
 
 def total_variation(p_B: Tensor, q_B: Tensor) -> Tensor:
-    """Return the total variation distance of two policies from their log-probabilities of all completions."""
+    """Return the total variation distance between two policies.
+
+    `p_B` and `q_B` are the policies' log-probabilities of all completions.
+    """
     return 0.5 * (p_B.exp() - q_B.exp()).abs().sum()
 
 

@@ -125,7 +125,7 @@ class RolloutCollector:
         """Return whether the batch keeps a group.
 
         The filter ignores completions whose reward is None. A group with such completions is kept only if at
-        least two others remain.
+        least two completions with a reward remain.
         """
         rewarded = _rewarded(group)
         if rewarded is not group and len(rewarded.rollouts) < 2:
@@ -145,10 +145,10 @@ class RolloutCollector:
     def _sample(
         self, step: int, cursor: int, limit: int, measurements: Measurements, sampler: Sampler
     ) -> list[RolloutGroup]:
-        """Return the groups of `num_prompts` prompts, and one more for each rejected group, up to `limit`.
+        """Return the groups of `num_prompts` prompts, and one additional group for each rejected group.
 
-        Groups are graded while others are sampled. Prompts that replace rejected groups are added to the same
-        call of the engine if it accepts further requests.
+        There are at most `limit` groups. Groups are graded while others are sampled. Prompts that replace
+        rejected groups are added to the same call of the engine if it accepts further requests.
         """
         round_ = _Round(self, step, cursor)
         num_wanted = min(self.num_prompts, limit)

@@ -78,7 +78,10 @@ class Destination(Protocol):
         """Deliver rows, in the order of steps."""
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
-        """Report the final state and the problems found (one per line); send or link the run's files."""
+        """Report the final state and the problems found; send or link the run's files.
+
+        `ended` is the end of the run in seconds since 1970. `findings` has one problem per line.
+        """
 
     def close(self) -> None:
         """Disconnect from the tracker. Harmless when called twice, or before `open`."""

@@ -104,7 +104,11 @@ class ShardedCheckpointStore(CheckpointStore):
             )
 
     def _put_together(self, folder: Path, names: list[str], adapters: Mapping[str, Tensor]) -> None:
-        """Give the merged files the names of an unsharded checkpoint, and write the policy's other files."""
+        """Name each merged file as in an unsharded checkpoint, and write the policy's other files.
+
+        `names` lists the parts whose files were merged. `adapters` contains the weights of the adapter, and
+        is empty if there is no adapter.
+        """
         self.save_policy(folder / "policy")
         if adapters:
             write_adapter(self.model, folder / "policy" / ADAPTER_FOLDER, adapters)

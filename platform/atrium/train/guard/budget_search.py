@@ -27,11 +27,11 @@ _FIRST_TOKEN = 1
 
 
 def largest_budget(fits: Callable[[int], bool], *, longest: int, largest: int) -> int | None:
-    """Return the number of tokens that fit, with a margin, or None if a single row of `longest` does not fit.
+    """Return a number of tokens that fit into memory, or None if a single row of `longest` does not fit.
 
-    `fits` tests a number of tokens. The result is between `longest` and `largest`, or `longest` if
-    `largest` is smaller. `largest` is tried first, since it often fits; then the range is bisected until its
-    size is at most an eighth of its lower end.
+    `fits` tests a number of tokens. The result is between `longest` and `largest`, or `longest` if `largest`
+    is smaller. A result above `longest` leaves a margin. `largest` with this margin is tried first, since it
+    often fits; then the range is bisected until its size is at most an eighth of its lower end.
     """
     if largest <= longest:
         return longest if fits(longest) else None
@@ -50,8 +50,8 @@ def largest_budget(fits: Callable[[int], bool], *, longest: int, largest: int) -
 def update_fits(forward: PolicyForward, num_tokens: int, *, longest: int, reserved_bytes: int) -> bool:
     """Return whether passes over `num_tokens` fit into memory while `reserved_bytes` are in use.
 
-    Tests one forward and one backward pass, with gradients of earlier micro-batches in memory. Afterwards,
-    the model has no gradients.
+    Tests one forward and one backward pass over rows of `longest` tokens, with gradients of earlier
+    micro-batches in memory. Afterwards, the model has no gradients.
     """
     device = next(forward.model.parameters()).device
     try:

@@ -63,8 +63,8 @@ class SkippedUpdate:
 class FaultHandling:
     """The rule for updates whose gradient is not finite.
 
-    Up to `max_skipped` consecutive updates may be skipped. One more ends the run. Minibatches of skipped
-    updates are written to `folder`, unless it is None.
+    Up to `max_skipped` consecutive updates may be skipped. One more ends the run. The minibatches of the
+    first `MAX_SAVED` such updates are written to `folder`, unless it is None.
     """
 
     max_skipped: int = 0

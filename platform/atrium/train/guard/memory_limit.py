@@ -14,8 +14,9 @@ from atrium.base.processes import bounded_memory
 def memory_limit(device: str, limit_mb: int) -> Callable[[], AbstractContextManager[None]]:
     """Return a function that opens a context in which allocations beyond `limit_mb` MiB fail.
 
-    On a GPU torch's allocator enforces the limit from this call on. On a CPU the limit applies to the growth
-    of the address space within the context, that is, to one pass of an update; macOS does not enforce it.
+    On a GPU, torch's allocator enforces the limit as soon as `memory_limit` is called, also outside of the
+    context. On a CPU the limit applies to the growth of the address space within the context, that is, to one
+    pass of an update; macOS does not enforce it.
     """
     num_bytes = limit_mb << 20
     if device == "cpu":
