@@ -139,7 +139,7 @@ def test_going_back_where_there_is_no_whole_checkpoint_is_one_line_and_changes_n
         ("3", "--from-step 3: "),
         ("3", "use one of 0, 4, 5, 6"),
         ("5", "step-000005 is damaged (state.json"),
-        ("last", "argument --from-step: invalid int value: 'last'"),
+        ("last", "argument --from-step: expected a whole number of at least 0, got last"),
     ):
         assert main([*resume, step]) == 2
         said = capsys.readouterr().err

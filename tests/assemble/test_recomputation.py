@@ -63,7 +63,7 @@ def test_what_is_set_is_not_asked():
 
 def test_another_value_is_refused_in_one_line():
     with pytest.raises(
-        ConfigError, match=r"^compute\.recompute_activations must be true or false or auto, got maybe$"
+        ConfigError, match=r"^compute\.recompute_activations must be true, false or auto, got maybe$"
     ):
         compose(["compute.recompute_activations=maybe"])
 

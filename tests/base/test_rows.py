@@ -103,6 +103,7 @@ def test_parquet_is_read_in_the_wanted_columns_and_names_the_others(tmp_path):
             b'{"a": 1}\n{"a":\n{"a": 2}',
             r"line 2 is not valid JSON \(Expecting value at column 6",
         ),
+        ("rows.jsonl", b'{"a": 1}\n{"b', r"\(Unterminated string at column 2\)"),
         ("rows.jsonl", b"[1, 2]\n", "line 1 is not an object"),
         ("rows.jsonl", b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
         ("rows.jsonl", b'{"problem": "\xff"}\n', "is not UTF-8 text"),

@@ -110,7 +110,7 @@ def _items(model, engine=(), **settings):
 def test_weights_gradients_and_optimiser_state_are_exact():
     config, model = _tiny()
     sizes = {item.name: item.num_bytes for item in _items(exact_shape(config))}
-    assert sizes["weights, float32"] == _bytes(model.parameters())
+    assert sizes["float32 weights"] == _bytes(model.parameters())
     PolicyForward(model, temperature=1.0)(_rows(), entropy="none").logprob_BT.sum().backward()
     assert sizes["gradients"] == _bytes(parameter.grad for parameter in model.parameters())
     optimizer = PolicyOptimizer(model, OPTIMIZER, num_steps=1)
@@ -215,9 +215,9 @@ def test_of_a_policy_with_adapters_only_these_have_gradients_and_state():
         item.name: item.num_bytes
         for item in planned_memory(config, exact_shape(config), num_prompt_tokens=16)
     }
-    assert sizes["weights, float32"] == _bytes(model.parameters())
+    assert sizes["float32 weights"] == _bytes(model.parameters())
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    assert sizes["gradients"] == _bytes(trained) < sizes["weights, float32"] / 2
+    assert sizes["gradients"] == _bytes(trained) < sizes["float32 weights"] / 2
     PolicyForward(model, temperature=1.0)(_rows(), entropy="none").logprob_BT.sum().backward()
     optimizer = PolicyOptimizer(model, OPTIMIZER, num_steps=1)
     optimizer.clip_gradient()
@@ -238,7 +238,7 @@ def test_activations_with_adapters_are_those_that_a_forward_pass_keeps(dtype, ra
     half = dtype == "bfloat16"
     measured = _kept_for_backward(model, torch.bfloat16 if half else None)
     sizes = {item.name: item.num_bytes for item in _adapted_items(config)}
-    planned = sizes["activations"] + sizes.get("weights, bfloat16 copy", 0)
+    planned = sizes["activations"] + sizes.get("bfloat16 copy of weights", 0)
     planned += 4 * NUM_ROWS * LENGTH * exact_shape(config).vocabulary_size
     assert measured <= planned <= 1.25 * measured
 
@@ -287,7 +287,7 @@ def test_a_phase_holds_what_is_there_at_once():
     items = _items(dimensions, engine, has_reference=True, keeps_states=True, num_kept=1)
     sizes = {item.name: item.num_bytes for item in items}
     peaks = peak_by_phase(items)
-    start = sizes["weights, float32"] + sizes["reference weights"]
+    start = sizes["float32 weights"] + sizes["reference weights"]
     always = start + sizes["AdamW's state"]
     assert peaks[Phase.START] == start
     assert peaks[Phase.SAMPLING] == peaks[Phase.EVALUATION] == always + 10**9
@@ -303,7 +303,7 @@ def test_servers_each_take_memory_of_a_cpu_and_none_of_the_trainers_gpu():
     inside, outside = (compose(["rollout=vllm_cpu", *more]) for more in ((), (*SERVED, "rollout.lag=1")))
     shape = exact_shape(inside)
     one, two = ({item.name: item for item in planned_memory(run, shape)} for run in (inside, outside))
-    weights = one["weights, float32"].num_bytes
+    weights = one["float32 weights"].num_bytes
     assert two["weights that servers read"].num_bytes == 2 * weights  # files of two versions
     assert two["weights before updates"].num_bytes == weights
     for name in ("engine's weights", "engine's cache"):
@@ -339,7 +339,7 @@ def test_servers_of_an_evaluation_are_planned_where_they_are():
 
     inside, served = (items(*run, device="cpu") for run in (SERVED[:1], SERVED))
     names = ("engine's weights", "engine's cache")
-    assert served["weights that servers read"] == 2 * inside["weights, float32"]
+    assert served["weights that servers read"] == 2 * inside["float32 weights"]
     assert [served[name] for name in names] == [2 * inside[name] for name in names]
     for run, num in ((SERVED, 1), (shared, 2)):
         assert items(*run, device="cuda") == {name: num * inside[name] for name in names}
@@ -350,8 +350,8 @@ def test_a_large_model_is_planned_from_its_file_alone(capsys, tmp_path, monkeypa
     assert main(["memory", "--json", "model=qwen3_1_7b", "compute.dtype=bfloat16"]) == 0
     record = json.loads(capsys.readouterr().out)
     sizes = {item["name"]: item["bytes"] for item in record["items"]}
-    assert sizes["weights, float32"] == 4 * 1_720_574_976
-    assert sizes["weights, bfloat16 copy"] == 2 * 1_720_574_976
+    assert sizes["float32 weights"] == 4 * 1_720_574_976
+    assert sizes["bfloat16 copy of weights"] == 2 * 1_720_574_976
     assert record["peak_bytes"]["update"] > 16 * 1_720_574_976
     assert [*tmp_path.iterdir()] == []
 

@@ -164,7 +164,7 @@ OVERRIDES = [
     ),
     (["rollout.devices=[0]"], "rollout.devices=[0]", "choose rollout.placement=server"),
     (["rollout=vllm", "rollout.weight_transfer=nccl"], "rollout.weight_transfer=nccl", "placement=server"),
-    ([*SERVED, "rollout.devices=[0,1]"], "rollout.devices must name 1 GPUs of each", "got [0, 1]"),
+    ([*SERVED, "rollout.devices=[0,1]"], "rollout.devices must have length 1", "got [0, 1]"),
     (
         ["model=qwen3_4b", "model.architecture.head_dim=1e-100"],
         "head_dim must be a whole number",

@@ -43,7 +43,7 @@ def test_a_damaged_folder_is_named_and_the_rest_is_compared(make_run):
     found = run_differences(one, other)
     assert found.settings["seed"] == ("0", "1")
     assert found.environment["packages.torch"] == ("2.11", ABSENT)
-    assert "provenance.json does not hold an object" in found.problems[0]
+    assert "provenance.json is not a JSON object" in found.problems[0]
 
 
 def test_several_runs_are_compared_with_the_first_in_code_and_name_their_commits(make_run):

@@ -97,7 +97,10 @@ WRONG = [
     ({"model.head_dim": 15}, "model.head_dim must be a multiple of 2"),
     ({"grader.timeout_s": 0}, "grader.timeout_s must be at least 0.001"),
     ({"reward": {"kind": "random", "probability": 1.0}}, "reward.probability must be less than 1"),
-    ({"experiment_name": "../up"}, "experiment_name must be letters, digits"),
+    (
+        {"experiment_name": "../up"},
+        "experiment_name must be a letter or digit, followed only by letters, digits",
+    ),
     ({"experiment_name": "x" * 101}, "must be at most 100 characters"),
     # Choices.
     (
@@ -117,6 +120,7 @@ WRONG = [
         {"rollout.max_new_tokens": 113},
         "rollout.max_new_tokens must be at most 112, which is model.context_length=128",
     ),
+    ({"model.context_length": 16}, "model.context_length=16 must be greater than the 16 tokens"),
     ({"evaluation.max_new_tokens": 113}, "evaluation.max_new_tokens must be at most 112"),
     ({"model.num_key_value_heads": 3}, "model.num_key_value_heads must divide model.num_heads=4, got 3"),
     ({"dataset.min_operands": 9}, "dataset.min_operands must be at most dataset.max_operands=7, got 9"),
@@ -191,7 +195,7 @@ def test_an_unknown_kind_mentions_plugins(line):
 def test_letters_other_than_ascii_reach_the_settings_own_checks():
     assert compose(["label=größe"]).label == "größe"
     assert compose(['label="größe, 2"']).label == "größe, 2"
-    with pytest.raises(ConfigError, match=r"experiment_name must be letters, digits"):
+    with pytest.raises(ConfigError, match="experiment_name must be a letter or digit"):
         compose(["experiment_name=実験"])
 
 

@@ -80,7 +80,7 @@ SERVED = ("rollout=vllm", "rollout.placement=server", "rollout.num_servers=2", "
 def test_servers_have_processes_of_their_own():
     rollout = compose(SERVED).rollout
     assert (rollout.processes_per_engine, rollout.ranks_per_engine) == (2, 1)
-    with pytest.raises(ConfigError, match=r"devices must name 4 GPUs of each machine .*got \[1, 2\]"):
+    with pytest.raises(ConfigError, match=r"devices must have length 4.*got \[1, 2\]"):
         compose([*SERVED, "rollout.devices=[1,2]"])
     with pytest.raises(ConfigError, match=r"gives one engine the GPUs 0, 0, but .*tensor_parallel=2"):
         compose([*SERVED, "rollout.devices=[1,2,0,0]"])

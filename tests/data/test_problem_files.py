@@ -138,9 +138,7 @@ def test_rows_without_a_question_or_an_answer_are_left_out_and_listed(read):
     (warning,) = loaded.origin.warnings
     assert warning.startswith("4 rows contain no problem: ")
     assert "expected one answer, got a list of 2: set dataset.fields.answer=answer[0] " in warning
-    with pytest.raises(
-        DataError, match=r"no row contains a problem \(the question is missing \(row 1\)\); set"
-    ):
+    with pytest.raises(DataError, match=r"no row contains a problem \(row 1: the question is missing\); set"):
         read(rows[1:2])
 
 

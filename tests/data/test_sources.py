@@ -135,10 +135,10 @@ def test_a_field_that_no_row_has_is_an_error_that_lists_those_there_are(fetch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"files": ("train.jsonl",)}, r"file train\.jsonl: is not on the Hub"),
-        ({"source": "some-lab/sum"}, "dataset some-lab/sum, file test.jsonl: is not a dataset on the Hub"),
-        ({"source": "some-lab/sum", "files": ()}, "dataset some-lab/sum: is not a dataset on the Hub"),
-        ({"revision": "v2"}, "revision v2: has no such revision"),
+        ({"files": ("train.jsonl",)}, r"file train\.jsonl: the Hub has no such file"),
+        ({"source": "some-lab/sum"}, "dataset some-lab/sum, file test.jsonl: the Hub has no such dataset"),
+        ({"source": "some-lab/sum", "files": ()}, "dataset some-lab/sum: the Hub has no such dataset"),
+        ({"revision": "v2"}, "revision v2: there is no such revision"),
         ({"source": "sums"}, "there is no such file, and the name is not a Hub id"),
         ({"source": "data/sums/test"}, "there is no such file or folder"),
         ({"source": "sums.parquet"}, "there is no such file or folder"),
@@ -153,7 +153,7 @@ def test_what_is_not_there_is_one_line_that_says_so(fetch, changes, message):
 def test_a_gated_dataset_says_how_to_get_access(hub, fetch):
     hub.gated.add(REPOSITORY)
     with pytest.raises(
-        DataError, match=r"is gated; request access on its Hub page, then run `hf auth login`"
+        DataError, match="access is restricted; request it on the Hub, then run `hf auth login`"
     ):
         fetch()
 

@@ -81,7 +81,7 @@ def test_an_evaluation_holds_the_weights_only_and_once():
         config = composed(f"rollout={engine}", "rollout.max_new_tokens=512")
         items = planned_memory(config, known_shape(config), device_bytes=24 * GB, trains=False)
         held = {item.name: item.num_bytes for item in items if Phase.START in item.phases}
-        assert set(held) == (names or {"weights, bfloat16"})
+        assert set(held) == (names or {"bfloat16 weights"})
         assert 3.4 * GB < next(iter(held.values())) < 3.5 * GB  # 2 bytes per weight
 
 

@@ -31,14 +31,14 @@ def sizes(model, **changes):
 def test_a_rank_holds_its_share_of_what_is_shared_and_all_of_its_activations():
     model = dimensions("qwen3_8b")
     alone, shared = sizes(model, has_reference=True), sizes(model, has_reference=True, num_ranks=8)
-    for name in ("weights, float32", "AdamW's state", "gradients", "reference weights"):
+    for name in ("float32 weights", "AdamW's state", "gradients", "reference weights"):
         assert shared[name] == alone[name] // 8
     for name in ("activations", "logits"):
         assert shared[name] == alone[name]
     replicas = sizes(model, has_reference=True, num_ranks=8, num_shards=4)
     assert replicas["gradients"] == alone["gradients"] // 4
     offloaded = sizes(model, has_reference=True, num_ranks=8, offload=True)
-    assert not {"weights, float32", "AdamW's state", "gradients", "reference weights"} & offloaded.keys()
+    assert not {"float32 weights", "AdamW's state", "gradients", "reference weights"} & offloaded.keys()
 
 
 @pytest.mark.parametrize("file", ["qwen3_1_7b", "qwen3_8b", "qwen3_32b"])
@@ -55,5 +55,5 @@ def test_blocks_and_what_is_outside_of_them_make_the_model(file):
 def test_memory_of_a_rank_is_shown_on_the_command_line(capsys):
     assert main(["memory", "model=qwen3_8b", "compute.num_processes=8", "--json"]) == 0
     items = {item["name"]: item["bytes"] for item in json.loads(capsys.readouterr().out)["items"]}
-    assert items["weights, float32"] == 4 * 8_190_735_360 // 8
+    assert items["float32 weights"] == 4 * 8_190_735_360 // 8
     assert items["engine's copy of the weights"] == 4 * 8_190_735_360

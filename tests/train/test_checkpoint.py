@@ -188,6 +188,15 @@ def test_a_flipped_bit_in_any_file_is_noticed_and_the_file_named(tmp_path, name,
         load_checkpoint(path)
 
 
+def test_a_missing_part_of_the_state_is_named(tmp_path):
+    path = _save(tmp_path, 1)
+    state = json.loads((path / "state.json").read_text())
+    del state["state"]
+    (path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(CheckpointError, match=r"is damaged \('state' is missing\)"):
+        load_checkpoint(path, digests=False)
+
+
 def test_damage_to_the_digests_themselves_is_noticed(tmp_path):
     path = _save(tmp_path, 1)
     digests = path / "SHA256SUMS"

@@ -24,6 +24,7 @@ from atrium.base.errors import (
     MissingDependencyError,
     RunFolderError,
     install_command,
+    reason_of,
 )
 from atrium.base.recorded import read_object
 from atrium.base.rows import read_rows
@@ -116,9 +117,9 @@ def _check_runs_dir(folder: Path) -> None:
             file.write(b"0")
         free_mb = shutil.disk_usage(folder).free // 2**20
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise RunFolderError(
-            f"runs_dir={folder} is not writable ({reason}); choose another folder with runs_dir=PATH"
+            f"runs_dir={folder} is not writable ({reason_of(error)}); choose another folder "
+            "with runs_dir=PATH"
         ) from error
     if free_mb < MIN_FREE_MB:
         raise RunFolderError(

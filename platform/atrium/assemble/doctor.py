@@ -21,7 +21,7 @@ from pathlib import Path
 
 import atrium
 from atrium.base.compilers import compiler, missing_compilers
-from atrium.base.errors import MissingDependencyError
+from atrium.base.errors import MissingDependencyError, reason_of
 from atrium.base.loading import installed_version
 
 MIN_PYTHON, BELOW_PYTHON = (3, 11), (3, 14)
@@ -256,7 +256,7 @@ def _runs_directory(runs_dir: Path) -> Iterator[Finding]:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".tmp-doctor-"):
             pass
     except OSError as error:
-        text = f"{place} cannot be written: {error.strerror}; choose another with runs_dir="
+        text = f"{place} cannot be written: {reason_of(error)}; choose another with runs_dir="
         yield Finding(level="missing", subject="runs directory", text=text)
         return
     free = shutil.disk_usage(place).free // 2**20

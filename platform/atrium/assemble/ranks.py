@@ -15,7 +15,7 @@ from atrium.assemble.fitting import changed
 from atrium.assemble.memory import PROMPT_TOKENS, settled
 from atrium.assemble.shapes import exact_shape
 from atrium.base.atomic import explained
-from atrium.base.errors import AtriumError, CheckpointError, ConfigError, EngineError
+from atrium.base.errors import AtriumError, CheckpointError, ConfigError, EngineError, reason_of
 from atrium.config.consistency import check_ranks
 from atrium.config.schema import RunConfig
 from atrium.runs.reader import read_metrics, read_overview
@@ -54,7 +54,7 @@ def joined_ranks(config: RunConfig) -> Iterator[Ranks]:
     try:
         yield ranks
     except BaseException as failure:
-        ranks.close(" ".join(str(failure).split()) or type(failure).__name__)
+        ranks.close(reason_of(failure))
         raise
     ranks.close()
 
@@ -145,7 +145,7 @@ def _check_newest(config: RunConfig, folder: RunFolder, newest: Checkpoint | Non
     if recorded > step + num_unsaved:
         has = f"its newest checkpoint is of step {step}" if newest else "it has no checkpoint"
         raise CheckpointError(
-            f"{folder.path} has {recorded} recorded steps and a checkpoint every {every} steps, but "
+            f"{folder.path} has {recorded} recorded steps, and checkpoint.every_num_steps={every}, but "
             f"{has}; nothing was changed; restore the later checkpoints, or "
             f"{going_back(folder.path, step)}"
         )

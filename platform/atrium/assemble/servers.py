@@ -18,7 +18,7 @@ from atrium.assemble.engines import build_engine, vllm_place
 from atrium.assemble.memory import reads_rounded_weights
 from atrium.assemble.run import Run
 from atrium.assemble.shapes import exact_shape
-from atrium.base.errors import ConfigError
+from atrium.base.errors import ConfigError, reason_of
 from atrium.config.machine import visible_gpus
 from atrium.config.schema import RunConfig
 from atrium.engines.engine import Engine
@@ -224,7 +224,7 @@ def _private_folder(parent: Path, setting: str = "rollout.weights_dir") -> Path:
         (folder / _OWNER).write_text(f"{socket.gethostname()} {identity(os.getpid())}", encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"{setting}: a folder cannot be created in {parent} ({error.strerror}); choose a "
+            f"{setting}: a folder cannot be created in {parent} ({reason_of(error)}); choose a "
             "folder that the servers can read"
         ) from error
     return folder

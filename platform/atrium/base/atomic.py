@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from atrium.base.errors import RunFolderError
+from atrium.base.errors import RunFolderError, reason_of
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -93,8 +93,7 @@ def explained(action: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
         raise RunFolderError(
-            f"cannot {action} {path}: {reason}; free disk space or check permissions, or choose another "
-            "runs_dir"
+            f"cannot {action} {path}: {reason_of(error)}; free disk space or check permissions, or choose "
+            "another runs_dir"
         ) from error

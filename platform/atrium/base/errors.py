@@ -15,6 +15,16 @@ def install_command(extra: str) -> str:
     return f"`make install EXTRAS={extra}`" if is_checkout else f"`pip install 'FILE.whl[{extra}]'`"
 
 
+def reason_of(error: BaseException) -> str:
+    """Return why an error occurred, on one line of at most 300 characters.
+
+    The reason is the system's text without a path for an `OSError` with such a text, the error's type if its
+    message is empty, and otherwise the message.
+    """
+    text = getattr(error, "strerror", None) or str(error)
+    return " ".join(text.split())[:300].rstrip(".") or type(error).__name__
+
+
 class AtriumError(Exception):
     """Base class of all errors shown to users. The message is one line and says how to fix the problem."""
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
-from atrium.base.errors import AtriumError, ConfigError, PluginError
+from atrium.base.errors import AtriumError, ConfigError, PluginError, reason_of
 from atrium.base.recorded import read_object
 
 GROUP = "atrium.base.plugins"
@@ -86,7 +86,9 @@ def load(files: Sequence[str] = ()) -> None:
             path = _checked(file)
             source = path.read_bytes()
         except OSError as error:
-            text = f"{FLAG} {file}: the file cannot be read ({error.strerror}); check its permissions"
+            text = (
+                f"{FLAG} {file}: the file cannot be read ({reason_of(error)}); check its path and permissions"
+            )
             raise ConfigError(text) from error
         digest = hashlib.sha256(source).hexdigest()
         known = _loaded.get(path.name)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from atrium.base.errors import reason_of
 from atrium.base.plain_files import read_plain
 
 Interval = tuple[float, float]
@@ -23,11 +24,11 @@ def read_object(path: Path) -> tuple[Mapping[str, object], str | None]:
     except FileNotFoundError:
         return {}, f"{path.name} is missing"
     except OSError as error:
-        return {}, f"{path.name} cannot be read: {error.strerror}"
+        return {}, f"{path.name} cannot be read: {reason_of(error)}"
     except (ValueError, RecursionError):
         return {}, f"{path.name} is not valid JSON"
     if not isinstance(content, dict):
-        return {}, f"{path.name} does not hold an object"
+        return {}, f"{path.name} is not a JSON object"
     return content, None
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atrium.base.errors import DataError
+from atrium.base.errors import DataError, reason_of
 from atrium.base.plain_files import MAX_LINES_BYTES, open_plain, read_plain
 
 Row = Mapping[str, Any]
@@ -61,7 +61,7 @@ def read_rows(path: Path, columns: Collection[str] = (), *, parse: Parse = parse
         ) from error
     except OSError as error:
         raise DataError(
-            f"{path} cannot be read ({error.strerror or error}); check the file and its permissions"
+            f"{path} cannot be read ({reason_of(error)}); check the file and its permissions"
         ) from error
 
 
@@ -115,7 +115,11 @@ def _object(path: Path, place: str, text: str, parse: Parse) -> Row:
     try:
         row = parse(text.rstrip())
     except (ValueError, RecursionError) as error:
-        said = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        said = (
+            f"{error.msg.removesuffix(' starting at')} at column {error.colno}"
+            if isinstance(error, json.JSONDecodeError)
+            else error
+        )
         raise DataError(
             f"{path}: {place} is not valid JSON ({said}); correct it, or restore the file if it is incomplete"
         ) from error
@@ -193,9 +197,8 @@ def _parquet(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row
                 for row in batch.to_pylist():
                     yield row if wanted == names else {**dict.fromkeys(names), **row}
     except pa.ArrowException as error:
-        said = " ".join(str(error).split())
         raise DataError(
-            f"{path} is not a complete Parquet file ({said[:200]}); copy or download the file again"
+            f"{path} is not a complete Parquet file ({reason_of(error)}); copy or download the file again"
         ) from error
 
 

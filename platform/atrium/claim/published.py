@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from atrium.base.errors import ConfigError
+from atrium.base.errors import ConfigError, reason_of
 from atrium.base.plain_files import read_plain
 from atrium.config.nearest import shown, suggestion
 from atrium.stats.published import StatedScore
@@ -80,14 +80,15 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
         reader = csv.reader(io.StringIO(read_plain(path, _MAX_BYTES).decode("utf-8-sig")), strict=True)
         table = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path} cannot be read as CSV: {' '.join(str(reason).split())}") from error
+        raise ConfigError(f"{path} cannot be read as CSV: {reason_of(error)}") from error
     (_, columns), *lines = table or [(1, [])]
     for name in columns:
-        if name not in COLUMNS or columns.count(name) > 1:
+        if columns.count(name) > 1:
+            raise ConfigError(f"{path}: column {shown(name)} appears twice; remove one of the two")
+        if name not in COLUMNS:
             near = suggestion(name, COLUMNS) or ";"
             raise ConfigError(
-                f"{path}: unknown or repeated column {shown(name)}{near} the columns are {', '.join(COLUMNS)}"
+                f"{path}: unknown column {shown(name)}{near} the columns are {', '.join(COLUMNS)}"
             )
     if missing := [name for name in NEEDED if name not in columns]:
         raise ConfigError(

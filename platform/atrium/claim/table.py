@@ -17,7 +17,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pa_parquet
 
-from atrium.base.errors import ConfigError
+from atrium.base.errors import ConfigError, reason_of
 from atrium.base.plain_files import open_plain
 from atrium.compare.outcomes import Answers
 
@@ -64,7 +64,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         with open_plain(path) as file:
             table = reader(file)
     except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{path} cannot be read: {reason_of(error)}") from error
     if missing := [name for name in COLUMNS if name not in table.column_names]:
         raise ConfigError(
             f"{path}: column {missing[0]} is missing; the required columns are {', '.join(COLUMNS)}"

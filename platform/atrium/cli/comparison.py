@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from atrium.base.errors import ConfigError
-from atrium.cli.parser import CommandParser, pair_of, points
+from atrium.cli.parser import CommandParser, pair_of, points, whole
 
 if TYPE_CHECKING:
     from atrium.runs.curve_outcomes import CurveOutcome
@@ -82,7 +82,9 @@ def comparison_parser(command: str, purpose: str) -> CommandParser:
         parser.add_argument(
             name, action="append", default=[], metavar=value, type=kind, help=f"{meaning} (repeatable)"
         )
-    parser.add_argument("--until", type=int, metavar="STEP", help="the last step of --area and --steps-to")
+    parser.add_argument(
+        "--until", type=whole(0), metavar="STEP", help="the last step of --area and --steps-to"
+    )
     parser.add_argument(
         "--at",
         choices=_AT,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from atrium.base.atomic import write_text
-from atrium.base.errors import ConfigError, RunFolderError
+from atrium.base.errors import ConfigError, RunFolderError, reason_of
 from atrium.config.nearest import is_named, nearest, nearest_key, shown
 from atrium.document.formatting import printable
 
@@ -129,7 +129,7 @@ class CommandParser(argparse.ArgumentParser):
             "--best", action="store_true", help="the checkpoint with the best validation score"
         )
         which.add_argument(
-            "--step", type=int, metavar="N", help="the checkpoint at this step (default: the last)"
+            "--step", type=whole(0), metavar="N", help="the checkpoint at this step (default: the last)"
         )
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -281,9 +281,7 @@ def print_or_write(text: str, path: str | None) -> None:
     try:
         write_text(Path(path), text)
     except OSError as error:
-        raise RunFolderError(
-            f"cannot write {path}: {error.strerror or error}; choose another --out"
-        ) from error
+        raise RunFolderError(f"cannot write {path}: {reason_of(error)}; choose another --out") from error
     sys.stdout.write(f"wrote {path}\n")
 
 
@@ -297,6 +295,6 @@ def files_explained() -> Iterator[None]:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise RunFolderError(
-            f"a file of the run cannot be accessed: {where}{error.strerror or error}; check the file and "
+            f"a file of the run cannot be accessed: {where}{reason_of(error)}; check the file and "
             "its permissions"
         ) from error

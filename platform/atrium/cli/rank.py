@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from atrium.base.errors import RunFolderError
+from atrium.base.errors import RunFolderError, reason_of
 from atrium.cli.app import main as atrium
 from atrium.launch.rank_logs import print_into, rank_log
 
@@ -30,7 +30,7 @@ def main(run: str, *flags: str) -> int:
     try:
         print_into(log, keep_stdout=rank == 0)
     except OSError as error:
-        sys.stderr.write(f"error: {log}: cannot write the output of rank {rank} ({error.strerror})\n")
+        sys.stderr.write(f"error: {log}: cannot write the output of rank {rank} ({reason_of(error)})\n")
         return RunFolderError.exit_code
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         # SLURM sends these signals to all processes of a job; before training, only SIGTERM may end a rank.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from atrium.cli.parser import CommandParser, files_explained
+from atrium.cli.parser import CommandParser, files_explained, whole
 from atrium.runs.find import WITH_SAMPLES, find_run
 from atrium.runs.sample_exports import write_csv, write_lighteval, write_lm_eval
 from atrium.runs.sample_files import Row, read_evaluated
@@ -42,7 +42,7 @@ def _parser() -> CommandParser:
     parser = CommandParser("samples", _DESCRIPTION, _EXAMPLES)
     parser.add_run()
     parser.add_argument("--benchmark", metavar="NAME", help="only this benchmark (default: all)")
-    parser.add_argument("--step", type=int, metavar="N", help="step of the evaluation (default: latest)")
+    parser.add_argument("--step", type=whole(0), metavar="N", help="step of the evaluation (default: latest)")
     parser.add_argument("--problem", metavar="ID", help="show every answer to this problem")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a line per sample")
     parser.add_argument("--lm-eval", type=Path, metavar="DIR", help="write samples in lm-eval format")

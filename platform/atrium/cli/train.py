@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from atrium.assemble.beginning import Origin, begin, begin_many
 from atrium.base.errors import ConfigError
-from atrium.cli.parser import CommandParser
+from atrium.cli.parser import CommandParser, whole
 from atrium.config.compose import composed_text, with_files
 from atrium.config.help import help_text
 
@@ -61,7 +61,7 @@ def train_parser() -> CommandParser:
     parser.add_argument("-p", "--package", metavar="P", help="a section of the configuration")
     parser.add_argument("--resume", metavar="RUN", help="a run from `atrium runs`, or RUN@STEP")
     parser.add_argument(
-        "--from-step", type=int, metavar="N", help="a step that has a checkpoint, or 0 for the start"
+        "--from-step", type=whole(0), metavar="N", help="a step that has a checkpoint, or 0 for the start"
     )
     single.add_argument("--from-config", metavar="FILE", help="a run's config.json; see `atrium rerun`")
     # Profile the second step, since the first includes one-time costs.

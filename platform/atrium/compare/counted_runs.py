@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from atrium.base.errors import ConfigError, RunFolderError
+from atrium.base.errors import ConfigError, RunFolderError, reason_of
 from atrium.compare.default_choice import is_archived
 from atrium.compare.outcomes import AT_WORDS, At, EvaluatedRun, read_evaluated_run
 from atrium.document.formatting import counted
@@ -244,7 +244,7 @@ def _classified(overview: RunOverview, at: At) -> EvaluatedRun | LeftOut:
     try:
         run = read_evaluated_run(folder, overview.config)
     except OSError as error:
-        return left_out("unreadable", f"its evaluations cannot be read: {error.strerror}")
+        return left_out("unreadable", f"its evaluations cannot be read: {reason_of(error)}")
     if (diverged := _as_diverged(overview, run, at)) is not None:
         return diverged
     if at is not At.LAST and at not in run.cost:

@@ -64,7 +64,11 @@ def trainings_by_experiment(runs_dir: Path) -> dict[str, dict[str, Settings]]:
 
 
 def num_methods(arms: Iterable[NamedArm]) -> int:
-    """Return the number of arms, not counting "other runs": single runs that deviate from their algorithm."""
+    """Return the number of arms, not counting "other runs".
+
+    An arm counts as "other runs" if it has a single seed while other arms of its algorithm or label have
+    several (see `arm_names`).
+    """
     return sum(not arm.is_other for arm in arms)
 
 

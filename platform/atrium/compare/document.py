@@ -1,6 +1,7 @@
 """A comparison as a document: verdicts, sentences for a paper, tables and figures for every output format.
 
-Scores are in percent, and differences in percentage points; the interval of a score is for new problems.
+Scores are in percent, and differences in percentage points. Intervals of scores are for new seeds and new
+problems.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def comparison_document(
 ) -> Document:
     """Return the whole document of a comparison. The verdicts use the scores of `measure`.
 
-    `made` is the subtitle, such as the time of the comparison and its runs. `claims` are sentences with
+    `made` is the subtitle, such as the current time and the names of the runs. `claims` are sentences with
     verdicts on papers' claims.
     """
     sections = tuple(_sections(comparison, training, claims, measure))
@@ -109,7 +110,7 @@ def comparison_summary(comparison: RunsComparison, measure: str = MEAN) -> Docum
 
 
 def report_name(comparison: RunsComparison) -> str:
-    """Return a name for the files of a report, which is valid in file systems and URLs."""
+    """Return a name for a report's files that is valid in file systems and URLs."""
     text = "-vs-".join(one.arm.name for one in comparison.arms)
     return re.sub(r"[^A-Za-z0-9._=-]+", "-", text).strip("-.")[:60] or "comparison"
 

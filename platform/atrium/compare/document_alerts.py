@@ -40,7 +40,9 @@ def comparison_alerts(comparison: RunsComparison) -> tuple[Sentence, ...]:
 def collapse_alerts(collapses: Mapping[str, Mapping[int, Collection[str]]]) -> list[Sentence]:
     """Return an alert on collapsed runs, in a list that is empty if no run collapsed.
 
-    `collapses` contains the findings, keyed by arm and then by seed. Seeds without an entry are not counted.
+    `collapses` contains the findings of collapse, keyed by arm and then by seed; they are empty for a run
+    that did not collapse. A seed without an entry is not counted, since it is unknown whether its run
+    collapsed.
     """
     rates, findings = {}, {}
     for name, own in collapses.items():
@@ -128,7 +130,10 @@ def _failed(
 
 
 def _listed(words: Sequence[str], noun: str) -> str:
-    """Join at most three words by commas. For more, return their number with the noun, such as `5 runs`."""
+    """Return the words, separated by commas, or their number with the noun, such as `5 runs`.
+
+    The number is returned if there are more than three words.
+    """
     return ", ".join(words) if len(words) <= _MOST_NAMED else counted(len(words), noun)
 
 

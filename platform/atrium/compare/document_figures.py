@@ -177,8 +177,8 @@ def picture(
 ) -> tuple[str, tuple[Figure, ...]]:
     """Return the title of a picture of the comparison, and the picture's figures.
 
-    The title consists of the sentences on the differences, or the number of compared methods if there are
-    many.
+    With one or two candidates, the title consists of the sentences on their differences from the baseline.
+    With more, it states only the number of candidates and the baseline.
     """
     sentences = [difference_sentence(comparison, pair) for pair in comparison.headline_pairs]
     if len(sentences) > _MOST_SENTENCES:

@@ -89,7 +89,7 @@ def _rates(one: ArmScores, other: ArmScores) -> str:
 
 
 def _condition(pair: Pair) -> str:
-    """Return a sentence that says under which treatment of diverged runs the bounds hold.
+    """Return a sentence that says under which assumption about diverged runs the bounds hold.
 
     The result is empty if no run of the pair diverged and the verdict names a difference.
     """
@@ -107,7 +107,10 @@ def _planned(comparison: RunsComparison) -> str:
 
 
 def _requested(comparison: RunsComparison) -> str:
-    """Name the runs that the user left out, with the reasons."""
+    """Return a sentence that names the runs that the user left out, with the reasons.
+
+    The result is empty if there are no such runs.
+    """
     words = left_out_words([one for one in comparison.left_out if one.cause == "request"])
     return f" {words[:1].upper()}{words[1:]}." if words else ""
 

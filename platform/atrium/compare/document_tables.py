@@ -1,6 +1,7 @@
 """The tables of a comparison: scores, arms, differences, planning, Pass@k, solved problems.
 
-Scores are in percent, and differences in percentage points; the interval of a score is for new problems.
+Scores are in percent, and differences in percentage points. Intervals of scores are for new seeds and new
+problems.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def scores_table(comparison: RunsComparison) -> Table:
 def results_table(comparison: RunsComparison) -> Table:
     """Return a table of scores and differences for a paper.
 
-    A score is bold if the intervals establish that it is the best of its column.
+    A score is bold if the intervals establish that it is the best in its column.
     """
     names = [(m, benchmark) for benchmark in _benchmarks(comparison) for m in _measures(comparison)]
     many = len(comparison.benchmarks) > 1
@@ -121,7 +122,7 @@ def _paper_name(arm: Arm) -> str:
 def paper_name(name: str, algorithm: str) -> str:
     """Return an arm's name with its algorithm's name as papers spell it, such as `Dr. GRPO`.
 
-    A name whose first word is not the algorithm's name, such as a label of the user, is unchanged.
+    A name whose first word is not the algorithm's name, such as a label that the user chose, is unchanged.
     """
     first, space, rest = name.partition(" ")
     if first != algorithm or not re.fullmatch(r"[a-z][a-z0-9_]*", algorithm):
@@ -181,10 +182,10 @@ def _window(window: Window | None) -> Cell:
 
 
 def difference_tables(comparison: RunsComparison) -> list[Table | None]:
-    """Return the tables of differences, headline first, and the tables on collapsed runs and on seeds.
+    """Return the tables of differences, headline first, then those on collapsed runs and on seeds alone.
 
     The table on collapsed runs is None if no run collapsed; arms in which it is unknown whether some run
-    collapsed are ignored. The table on seeds is None if there are too few seeds for a permutation test.
+    collapsed are ignored. The last table is None if no pair has a permutation test (see `_over_seeds`).
     """
     tables = [
         _differences_by(comparison, measure, benchmark)
@@ -255,7 +256,11 @@ def _collapsed(comparison: RunsComparison) -> Table | None:
 
 
 def _over_seeds(comparison: RunsComparison) -> Table | None:
-    """Return statistics that do not assume normality, or None with too few seeds for a permutation test."""
+    """Return a table of statistics over seeds alone, which do not assume normality, or None.
+
+    Returns None if no pair has the p value of a permutation test, either because there are too few paired
+    seeds or because the first planned look is still ahead.
+    """
     found = {pair.candidate: pair.comparison for pair in comparison.headline_pairs}
     if all(one.permutation_p is None for one in found.values()):
         return None
@@ -282,7 +287,10 @@ def _over_seeds(comparison: RunsComparison) -> Table | None:
 
 
 def planning_table(comparison: RunsComparison) -> Table | None:
-    """Return the smallest difference that new runs detect, by number of seeds, or None without a plan."""
+    """Return a table of the smallest differences that new runs detect, by numbers of seeds and problems.
+
+    Returns None if the comparison has no `plan`.
+    """
     plan = comparison.plan
     if plan is None:
         return None

@@ -35,9 +35,9 @@ def read_draws(
 ) -> tuple[tuple[str, ...], list[str]]:
     """Return the names of the arms whose seeds share random draws, and notes on unpaired random draws.
 
-    There is a note on each arm in which a run was evaluated with other draws than the baseline's run with the
-    same seed, and on each arm that samples continuously. `steps` are the evaluated steps by benchmark and
-    run. The first arm is the baseline.
+    There is a note on each arm in which a run was evaluated with different draws from those of the baseline's
+    run with the same seed, and on each arm that samples continuously. `steps` are the evaluated steps by
+    benchmark and run. The first arm is the baseline.
     """
     shared: dict[str, None] = {}
     notes: dict[str, None] = {}

@@ -52,10 +52,10 @@ def places_in_common(families: Sequence[FamilyPoints], shares: Sequence[float]) 
 def compare_families(
     families: Mapping[str, FamilyPoints], baseline: str, place_PS: Floats
 ) -> dict[str, list[CurveContrast]]:
-    """Return the contrasts in y of all other families with the family `baseline`, keyed by family.
+    """Return the contrasts in y between each other family and the family `baseline`, keyed by family.
 
-    A family has one contrast per place, followed by the contrast of the averages over places. The intervals
-    hold simultaneously over the families, but not over the places.
+    A family has one contrast per place, at the x-values `place_PS` [P, S], followed by the contrast of the
+    averages over places. The intervals hold simultaneously over the families, but not over the places.
     """
     y_by_family = {name: family.y_at(place_PS) for name, family in families.items()}
     base_PS = y_by_family.pop(baseline)

@@ -66,7 +66,11 @@ def judge_pairs(
 
 
 def _tables_of(some: Sequence[Arm], arms: Sequence[Arm], tables: Tables) -> Tables:
-    """Return the tables restricted to the runs in `some`. `tables` contains all runs of `arms`."""
+    """Return the tables restricted to the runs in `some`.
+
+    `some` contains the same arms as `arms`, in the same order, but possibly fewer runs of each. `tables`
+    contains all runs of `arms`.
+    """
     rows = {
         one.name: [row for row, seed in enumerate(arm.seeds) if seed in one.runs]
         for one, arm in zip(some, arms, strict=True)
@@ -78,10 +82,11 @@ def _tables_of(some: Sequence[Arm], arms: Sequence[Arm], tables: Tables) -> Tabl
 
 
 def _before_plan(pair: Pair, num_in: int, num_planned: int) -> Pair:
-    """Return the pair with its estimate only, as it is shown before the planned seeds are done.
+    """Return the pair with its estimate only, as it is shown before the first planned look.
 
     The intervals of the difference and the p values are removed, since they would amount to a verdict. A pair
-    of equal methods is returned unchanged.
+    of equal methods is returned unchanged. `num_in` is the number of finished seeds per arm, and
+    `num_planned` the planned number.
     """
     if pair.verdict.kind == "same_method":
         return pair

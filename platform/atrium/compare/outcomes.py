@@ -178,7 +178,7 @@ def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict
 
 
 def read_answers(folder: RunFolder, benchmark: str, step: int) -> Answers:
-    """Return the recorded answers of a run's evaluation at a step, by problem.
+    """Return the recorded numbers of correct answers in a run's evaluation at a step, by problem.
 
     Raises `RunFolderError` if the samples are missing or damaged, or problems have different numbers of
     samples.
@@ -311,7 +311,7 @@ def _read_answers(folder: RunFolder, benchmark: str, step: int, _changed: int) -
 
 
 def _cluster(metadata: object) -> str | None:
-    """Return the cluster of a problem from its JSON metadata, or None."""
+    """Return the cluster that a problem's JSON metadata names, or None if it names none."""
     if not isinstance(metadata, str) or f'"{CLUSTER}"' not in metadata:
         return None
     try:

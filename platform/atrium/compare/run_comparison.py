@@ -84,7 +84,7 @@ class ArmScores:
 
     @property
     def rates(self) -> dict[str, str]:
-        """Texts under the keys `diverged` and `collapsed`: the number of such runs and an exact interval."""
+        """The numbers of `diverged` and `collapsed` runs as texts: with an exact interval, or `not known`."""
         collapsed = "not known" if self.collapsed is None else self.collapsed.short
         diverged = "not known" if self.is_imported else self.diverged.short
         return {"diverged": diverged, "collapsed": collapsed}
@@ -134,7 +134,7 @@ class RunsComparison:
 
     @property
     def same_methods(self) -> tuple[tuple[str, ...], ...]:
-        """Groups of two or more arms that use the same method, by name."""
+        """The names of arms that use the same method, in groups of two or more."""
         return same_method_groups([one.arm for one in self.arms])
 
     @property
@@ -210,9 +210,9 @@ def compare_runs(
     """Compare the scores of runs, grouped into arms by the settings `by`, by default by method.
 
     Runs without a counted outcome (`counted_runs`) or without the common benchmarks are left out, and so are
-    single deviating runs ("other runs", see `arm_names`) that are not in `chosen`. `effect` is the difference
-    that new runs should detect, as a share in [0, 1]. `renamed` maps names of arms to display names, and
-    `leave_out` maps names of runs to the reasons for leaving them out.
+    "other runs" (see `arm_names`) that are not in `chosen`. `effect` is the difference that new runs should
+    detect, as a share in [0, 1]. `renamed` maps names of arms to display names, and `leave_out` maps names of
+    runs to the reasons for leaving them out.
 
     Raises `ConfigError` if there are fewer than two arms or a name is unknown, `RunFolderError` if runs lack
     data that the comparison needs.
@@ -356,7 +356,10 @@ def _span(values: Sequence[float | None]) -> tuple[float, float] | None:
 
 
 def _problem_notes(benchmarks: Sequence[str], all_k: Set[int]) -> list[str]:
-    """Return notes on validation and training problems, and on different numbers of samples."""
+    """Return notes on benchmarks of validation or training problems, and on different numbers of samples.
+
+    `all_k` contains the numbers of samples per problem with which runs were evaluated.
+    """
     trained = f"{TRAINING}: training rewards on batches that differ by step, not an evaluation"
     notes = [trained] if TRAINING in benchmarks else []
     if any(VALIDATION in name for name in benchmarks):

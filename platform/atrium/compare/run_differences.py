@@ -100,7 +100,7 @@ def differences_document(found: RunDifferences, names: Sequence[str], *, num_lin
 
 
 def _of_commits(found: RunDifferences) -> tuple[Sentence, ...]:
-    """Return sentences with `git diff` commands that compare the first run's commit with all others."""
+    """Return sentences with `git diff` commands between the first run's commit and each other commit."""
     first, *others = dict.fromkeys(found.code.get("code.commit", (ABSENT,)))
     known = [other for other in others if ABSENT not in (first, other)]
     return tuple(Sentence(f"git diff {first[:12]} {one[:12]} shows what the commits change") for one in known)

@@ -141,10 +141,10 @@ def evaluation_pictures(folder: RunFolder) -> list[Picture]:
 
 
 def evaluation_figure(point: EvaluationPoint) -> Lines:
-    """Return Mean@k, Pass@k and Pass^k for k = 1..K, with recorded 95 % intervals over problems.
+    """Return a figure of Mean@k, Pass@k and Pass^k for k = 1..K, and of Maj@K if it was recorded.
 
-    With k, Pass@k increases and Pass^k decreases. The expectation of Mean@k is constant; only its noise
-    changes.
+    Recorded 95 % intervals over problems are included. As k grows, Pass@k increases and Pass^k decreases. The
+    expectation of Mean@k is constant; only its noise changes.
     """
     results, k = point.results, point.k or 1
     num = "" if point.num_problems is None else f", {counted(point.num_problems, 'problem')}"

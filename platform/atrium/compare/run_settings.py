@@ -73,7 +73,7 @@ def method_keys(runs: Sequence[Settings], *, at_last_step: bool = False) -> list
 
 
 def labels(keys: Sequence[str], groups: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """Return the shortest labels that tell all groups apart by their values of `keys`.
+    """Return labels that tell all groups apart, keyed by the groups' values of `keys`.
 
     Absent values are omitted and numbers are rounded to four significant digits, unless two groups would then
     have the same label.

@@ -72,9 +72,10 @@ def read_training(
 
 
 def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_intervals: bool) -> list[Table]:
-    """Return a list with one table: each arm's mean reward over the steps that all runs recorded.
+    """Return a list with one table: each arm's mean reward up to the last step that all runs recorded.
 
-    The list is empty if a run lacks the reward of a step.
+    The list is empty if a run lacks the reward of an earlier step, or if an arm has fewer than two steps with
+    the rewards of all of its runs.
     """
     known = [one for one in rewards.values() if one is not None]
     whole = [one.x[one.num_runs == len(arm.seeds)] for one, arm in zip(known, arms, strict=False)]
@@ -88,7 +89,7 @@ def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_in
 
 
 def _staleness(columns: Mapping[str, Sequence[Mapping[str, Floats]]]) -> list[Table]:
-    """Return a table on stale batches, in a list that is empty if no batch is older than its step.
+    """Return a table on stale batches, in a list that is empty if every batch has age 0.
 
     The table contains means over steps and seeds: the age of a batch in steps, and, before the update,
     KL(behavior || policy) in nats per token and the share of tokens outside the trust region. `columns` maps
@@ -152,10 +153,11 @@ def _values(arm: Arm, outcome: CurveOutcome) -> dict[int, float]:
 
 
 def ceiling_table(arms: Sequence[Arm], metric: str, *, has_intervals: bool) -> Table:
-    """Return the table of ceilings of learning curves, with differences from the first arm if all are known.
+    """Return a table of the ceilings of learning curves, with differences from the first arm.
 
     Each run's curve of the metric is fitted against the number of tokens generated. The table also contains
-    the number of tokens at which the fitted curve has completed half of its rise.
+    the number of tokens at which the fitted curve has completed half of its rise. A difference is left out if
+    a run that it uses has no known ceiling.
     """
     fits = {arm.name: {seed: _known_fit(arm.runs[seed], metric) for seed in arm.seeds} for arm in arms}
 

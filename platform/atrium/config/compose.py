@@ -44,6 +44,7 @@ HYDRA_VERSION_BASE = "1.3"
 
 _OVERRIDE_BELOW = re.compile(r"In '(algorithm/[\w-]+)': Could not override '(\w+)@algorithm\.")
 _NO_RECIPE = re.compile(r"Could not find 'recipe/([\w-]+)'")
+_NO_DEFAULT = re.compile(r"In '([\w/-]+)': Could not (?:find|load) '([\w/-]+)'")
 _NO_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
 _CORE_PLUGINS = "hydra._internal.core_plugins"
 _FIXED_HYDRA: Mapping[str, Any] = {
@@ -267,6 +268,11 @@ def _composition_error(overrides: Sequence[Override], error: Exception) -> Confi
         return ConfigError(
             f"model={model}: conf/recipe/{model}.yaml, its training recipe, is missing; write one "
             "(defaults: [direct], or [thinking]), or choose one with recipe=NAME"
+        )
+    if missing := _NO_DEFAULT.search(said):
+        return ConfigError(
+            f"conf/{missing[1]}.yaml: defaults names {missing[2]}, but there is no conf/{missing[2]}.yaml; "
+            "correct the name"
         )
     return ConfigError(f"the configuration cannot be composed: {said}")
 

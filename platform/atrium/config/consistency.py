@@ -152,6 +152,11 @@ def _check_lengths(config: RunConfig) -> None:
         ("rollout.max_new_tokens", config.rollout.max_new_tokens),
         ("evaluation.max_new_tokens", config.evaluation.max_new_tokens),
     ):
+        if room < 1:
+            raise ConfigError(
+                f"model.context_length={config.model.context_length} must be greater than the "
+                f"{num_prompt_tokens} tokens of the longest prompt; raise it, or lower dataset.max_operands"
+            )
         if length > room:
             raise ConfigError(
                 f"{key} must be at most {room}, which is "

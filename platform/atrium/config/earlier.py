@@ -35,7 +35,7 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placement_note(data: Mapping[str, Any]) -> str | None:
-    """Return a line about the replacement of an obsolete `rollout.placement`, or None if none is needed."""
+    """Return a line on the replacement of a recorded `rollout.placement`, or None if it is not obsolete."""
     placement = _placement_now(data)
     if placement is None:
         return None

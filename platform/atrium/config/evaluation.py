@@ -128,7 +128,11 @@ def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
 
 
 def _check_effect(config: RunConfig, parsed: Sequence[Override]) -> None:
-    """Raise `ConfigError` for an override such as `experiment=NAME` that does not change the evaluation."""
+    """Raise `ConfigError` for an override that selects a file and leaves the evaluation unchanged.
+
+    An example is `experiment=NAME` with a file that changes only settings for training. `parsed` contains the
+    overrides of which `config` is composed.
+    """
     for override in parsed:
         is_setting = override.key_or_group.partition(".")[0] in RunConfig.model_fields
         if is_setting or override.value() is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from atrium.base.errors import ConfigError
+from atrium.base.errors import ConfigError, reason_of
 from atrium.base.plain_files import read_plain
 
 CONFIG_NAME = "config"
@@ -99,9 +99,7 @@ def read_yaml(path: Path, said: str) -> object:
     try:
         return parse_yaml(read_plain(path, _MAX_YAML_BYTES).decode())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"{said}: the file cannot be read as YAML: {' '.join(str(error).split())}"
-        ) from error
+        raise ConfigError(f"{said}: the file cannot be read as YAML: {reason_of(error)}") from error
 
 
 def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever the text holds

@@ -68,10 +68,10 @@ _ALLOWED = {
     "less_than": "less than {lt}",
     "less_than_equal": "at most {le}",
     "multiple_of": "a multiple of {multiple_of}",
-    "too_short": "a list of at least {min_length}",
-    "too_long": "a list of at most {max_length}",
+    "too_short": "a list with a minimum length of {min_length}",
+    "too_long": "a list with a maximum length of {max_length}",
     "string_too_long": "at most {max_length} characters",
-    "string_pattern_mismatch": "letters, digits and _ - . after a letter or digit",
+    "string_pattern_mismatch": "a letter or digit, followed only by letters, digits, _, - and .",
 }
 
 
@@ -93,7 +93,7 @@ def _message(details: Sequence[Details], model: type[BaseModel], data: object) -
     located = [(*_located(detail, data), detail) for detail in details]
     path, value, _ = located[0]
     num_others = len({tuple(other) for other, _, _ in located}) - 1
-    others = f" (and {num_others} more)" if num_others else ""
+    others = f" ({num_others} more setting{'s are' if num_others > 1 else ' is'} wrong)" if num_others else ""
     return _line(path, value, [detail for other, _, detail in located if other == path], model, data) + others
 
 
@@ -130,7 +130,8 @@ def _line(
     if first["type"] == "union_tag_invalid":
         near = f"{near} If not, " if near else "; "
         near += "load a kind of your own with --plugin FILE.py"
-    return f"{key} must be {' or '.join(allowed)}, got {shown(value)}{near}"
+    choices = " or ".join(allowed).replace("true or false or ", "true, false or ")
+    return f"{key} must be {choices}, got {shown(value)}{near}"
 
 
 def _allowed(detail: Details) -> str:

@@ -119,8 +119,9 @@ def resolve_preset(source: str) -> Preset:
 def resolve_divergence(source: str) -> tuple[str, Divergence]:
     """Return the name and the divergence that `divergence=SOURCE` selects.
 
-    `source` is the name of a file in `conf/divergence`, or the path of a user's file. A user's file
-    contains a divergence or a whole method. Raises a one-line `ConfigError` for any error.
+    `source` is the name of a file in `conf/divergence`, or the path of a user's file. A user's file contains
+    a divergence or a whole method. The name is that of the file, without its suffix, or that of the method if
+    the file contains one. Raises a one-line `ConfigError` for any error.
     """
     if not is_own_file(source):
         return source, read_divergence(source)

@@ -12,7 +12,7 @@ from atrium.config.schema import RunConfig
 
 
 def compose_all(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], RunConfig]]:
-    """Return the overrides and the configuration of each job of a `--multirun`, in Hydra's order."""
+    """Return the jobs of a `--multirun` in Hydra's order, each as its overrides and its configuration."""
     return [(job, compose(job)) for job in jobs(check_overrides(overrides, allow_sweeps=True))]
 
 

@@ -30,8 +30,8 @@ _SHORT = {
 def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | None:
     """Return the known name that is most similar to `name`, or None if no name is similar.
 
-    Case is ignored. A name with the same letters in another order is preferred. `cutoff` is the similarity,
-    from 0 to 1, from which names count as similar.
+    Case is ignored. A name with the same letters in another order is preferred. `cutoff` is the minimum
+    similarity (0 to 1) of names that count as similar.
     """
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, cutoff=cutoff)
@@ -42,10 +42,11 @@ def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | N
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
     """Return the known dotted key that is most similar to `key`, or None if no key is similar.
 
-    A key with the same last part is preferred, such as `divergence.delta` for `delta`. If there are several,
-    the one with the fewest parts is returned. Otherwise, a similar key in the same section is preferred, and
-    then a key with a similar last part. The order of `known` does not matter. A last part that is another
-    program's name, such as `lr`, counts as Atrium's name, here `learning_rate`.
+    If the last part of `key` is another program's name, such as `lr`, it is first replaced by Atrium's name,
+    such as `learning_rate`. A known key with the same last part is preferred, such as `divergence.delta` for
+    `delta`. If there are several, the one with the fewest parts is returned. Otherwise, a similar key in the
+    same section is preferred, and then a key with a similar last part. Whole keys are compared only if no
+    known key is in the section of `key`. The order of `known` does not matter.
     """
     keys = sorted(known, key=lambda candidate: (-candidate.count("."), candidate))
     parent, _, last = key.rpartition(".")

@@ -2,7 +2,7 @@
 
 Without the removal, `algorithm=atr divergence.kind=ratio` would use KL3's budget as a clip range. Settings
 from a common base class of all kinds are kept, such as the number of a grader's workers. All other settings
-must have a default or be set by an override. Validation reports missing settings.
+of the section need a default or an override. Validation reports missing settings.
 """
 
 from __future__ import annotations

@@ -69,9 +69,9 @@ def calls_something(text: str) -> bool:
 def for_hydra(override: Override, groups: Groups) -> list[str]:
     """Return an override as lines that Hydra accepts even if no file contains the setting.
 
-    Files need not contain settings with defaults, but Hydra rejects overrides of missing keys without a
-    `+`. Validation reports unknown settings later. If the value is a list, a first line sets the key to 0,
-    because Hydra would otherwise merge the list into a mapping from a file.
+    Files may omit settings that have defaults, but Hydra rejects an override of a missing key unless the
+    override begins with `+`. Validation reports unknown settings later. If the value is a list, a first line
+    sets the key to 0, because Hydra would otherwise merge the list into a mapping from a file.
     """
     line, key = override.input_line or "", override.key_or_group
     if override.type is not OverrideType.CHANGE or key in groups:

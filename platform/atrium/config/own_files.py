@@ -1,7 +1,7 @@
 """Users' configuration files: `GROUP=PATH.yaml` is replaced by the overrides that the file contains.
 
-Hydra would compose such files from its search path without checks. Here, a file is read as data, and its
-settings pass the same checks as overrides on the command line.
+Hydra would compose such files from its search path without checks. This module instead reads a file as data,
+and its settings pass the same checks as overrides on the command line.
 """
 
 from __future__ import annotations
@@ -117,10 +117,12 @@ def _parents(group: str, said: str, defaults: Sequence[object]) -> Iterator[str]
 def _check(
     group: str, said: str, settings: Mapping[str, object], parents: Sequence[str], options: Sequence[str]
 ) -> None:
-    """Raise `ConfigError` for a file without exactly one parent, or a method without a new name.
+    """Raise `ConfigError` for a file with a wrong number of parents, or a method without a new name.
 
-    The parent is the option of the file's own group from which the file starts. Files of the groups in
-    `WHOLE_RUN` and of the group `evaluation` need no parent.
+    The parent is the option of the file's own group from which the file starts. A file must have exactly one,
+    except that files of the groups in `WHOLE_RUN` and of the group `evaluation` may have none. `said` is the
+    override that names the file, `parents` contains the overrides from the file's `defaults` list, and
+    `options` are the shipped options of the group.
     """
     num_parents = sum(parent.startswith(f"{group}=") for parent in parents)
     if num_parents > 1:

@@ -1,8 +1,8 @@
 """A fast reader for the shipped methods and divergences, which does not use Hydra.
 
-It implements the few rules of Hydra's composition that files in `conf/algorithm` use: a parent, an
-`override` of another group, `_self_`, and references to one other key. A test compares the result with
-Hydra's for every method. Hydra always composes the configurations of runs.
+It implements the few rules of Hydra's composition that files in `conf/algorithm` use: a parent, an `override`
+of another group, `_self_`, and values that consist of a reference to another key. A test compares the result
+with Hydra's for every method. Hydra always composes the configurations of runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from atrium.base.errors import ConfigError
+from atrium.base.errors import ConfigError, reason_of
 from atrium.base.nested import flattened_text
 from atrium.config.files import check_method_name, conf_folder, options_of, parse_yaml
 from atrium.config.messages import validate
@@ -48,8 +48,8 @@ class Preset:
 
     `parent` is the name of the method that the file starts from, or None. `parts` maps groups to the other
     files that the method uses: the divergence, the regularizer, and any other selected part. `references`
-    maps keys below `algorithm` to the run settings that they refer to. `algorithm` contains the default
-    values of these settings.
+    maps keys below `algorithm` to the run settings that they refer to. In `algorithm`, these keys have the
+    default values of the run settings.
     """
 
     file: PartFile
@@ -67,7 +67,7 @@ class Preset:
 
     @property
     def name(self) -> str:
-        """The name of the method, which is also the name of its file."""
+        """The name of the method, which is also the name of its file if the method ships with Atrium."""
         return self.file.name
 
 
@@ -132,7 +132,7 @@ def read_part(group: str, name: str) -> PartFile:
         text = path.read_text(encoding="utf-8")
         settings = parse_yaml(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{path} cannot be read: {reason_of(error)}") from error
     if not isinstance(settings, dict):
         raise ConfigError(f"{path} contains no settings; write lines of `key: value`")
     return PartFile(group=group, name=name, header=header(text), settings=settings)
@@ -200,7 +200,12 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def _resolved(
     settings: Mapping[str, Any], choices: Mapping[str, str], prefix: str = ""
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the settings with references to other groups resolved, and the references by dotted key."""
+    """Return the settings with references to other groups resolved, and a mapping of the references.
+
+    The mapping contains, for each setting with a reference, its dotted key (which begins with `prefix`) and
+    the key that it refers to. `choices` maps groups to the selected options. Other groups have their default
+    option.
+    """
     resolved: dict[str, Any] = {}
     references: dict[str, str] = {}
     for key, value in settings.items():

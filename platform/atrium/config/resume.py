@@ -1,9 +1,9 @@
-"""The configuration of a resumed or branched run: the stored one, with the few settings that may change.
+"""The configuration of a resumed or branched run: the stored configuration with permitted changes.
 
 A resumed run must compute the same as an uninterrupted run. Overrides of settings that affect training are
-therefore errors, unless they repeat the stored value. A branch is a new run that starts from a step of
-another run. A branch may also change optimization settings, but not the task, because the state at that
-step depends on the task.
+therefore errors, unless they repeat the stored value. The exception is `num_steps`, which may also change the
+learning rates of the remaining steps. A branch is a new run that starts from a step of another run. A branch
+may also change optimization settings, but not the task, because the state at that step depends on the task.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ MAY_CHANGE = (
     "compute.timeout_s",
     "compute.slurm",
 )
-"""Settings and sections that may change when a run is resumed, because no training step depends on them."""
+"""Settings and sections that may change when a run is resumed.
+
+Only `num_steps` affects training: the learning rates of the remaining steps may depend on it.
+"""
 
 _OF_RECIPE = ("every_num_steps", "num_samples", "max_new_tokens", "tests_before", "seed")
 """Settings of `evaluation` that the recipe of a model chooses, so that its files leave them out."""
@@ -89,8 +92,8 @@ def branched(stored: RunConfig, folder: Path, branch: BranchConfig, overrides: S
 def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunConfig:
     """Return the configuration that resumes the run in `folder`, whose configuration is `stored`.
 
-    Overrides may change the settings in `MAY_CHANGE` and may repeat stored values. Any other override
-    raises `ConfigError`. `runs_dir` is set to the current location of the folder. If `num_steps` changes,
+    Overrides may change the settings in `MAY_CHANGE` and may repeat stored values. Any other override raises
+    `ConfigError`. `runs_dir` is set to the runs directory in which `folder` is now. If `num_steps` changes,
     the remaining steps use the learning-rate schedule for the new number of steps.
     """
     parsed = check_overrides(overrides)
@@ -119,9 +122,11 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
 
 
 def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
-    """Return a line that says how far the learning rate jumps after `step` because `num_steps` has changed.
+    """Return a line about the learning rate after `step` if a new `num_steps` changes its schedule, or None.
 
-    Returns None if the schedule is unaffected, if `step` is 0, or if `step` is not below the new `num_steps`.
+    The line states the learning rate of `step` under the configuration `before`, and that of the next step
+    under the configuration `now`. Returns None if the schedule is unaffected, if `step` is 0, or if `step` is
+    not below the new `num_steps`.
     """
     is_same = before.optimizer.schedule == "constant" == now.optimizer.schedule
     if is_same or before.num_steps == now.num_steps or not 0 < step < now.num_steps:
@@ -147,9 +152,10 @@ def _is_plain_change(override: Override) -> bool:
 
 
 def _changeable(key: str) -> list[str]:
-    """Return the settings in `MAY_CHANGE` that an override of `key` may change.
+    """Return the settings that an override of `key` may change when a run is resumed.
 
-    `key` is a setting or a group of settings.
+    `key` is a setting or a group of settings. The result is `key` alone if it is in `MAY_CHANGE` or below a
+    section in `MAY_CHANGE`. Otherwise, the result contains the entries of `MAY_CHANGE` below `key`.
     """
     if any(f"{key}.".startswith(f"{name}.") for name in MAY_CHANGE):
         return [key]

@@ -1,8 +1,8 @@
-"""The recipe for a model's size, and checks for settings that do not suit the size.
+"""The options that follow from a model, such as its recipe, and checks for settings that do not suit it.
 
-Every model in `conf/model` has a recipe in `conf/recipe`. If a file in `conf/model` describes a
-`model.source`, that file is selected. Any other source gets a generic recipe for its size. This module
-neither contacts the Hub nor imports torch.
+Every model in `conf/model` has a recipe in `conf/recipe`. If a file in `conf/model` describes the repository
+or folder in `model.source`, that file is selected. Any other source gets a generic recipe for its size. A
+thinking model gets a default task. This module neither contacts the Hub nor imports torch.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class SourceChoice:
 def choose_by_model(overrides: Sequence[Override], conf: Path) -> list[SourceChoice]:
     """Return the choices that follow from the model in `overrides`.
 
-    These are the file in `conf/model` or the recipe for the model's source, and the default task if the model
-    is a thinking model.
+    There are at most two: the result of `choose_by_source`, and the default task of a thinking model. `conf`
+    is the folder of the YAML files.
     """
     by_source = choose_by_source(overrides, conf)
     options = {} if by_source is None else by_source.options
@@ -64,9 +64,11 @@ def choose_by_model(overrides: Sequence[Override], conf: Path) -> list[SourceCho
 def _choose_task(
     overrides: Sequence[Override], options: Mapping[str, str], conf: Path
 ) -> SourceChoice | None:
-    """Return the default task if the model in `overrides` is a pretrained thinking model, or None.
+    """Return the default task if `overrides` select a pretrained thinking model, or None.
 
-    Also returns None if the overrides select a dataset, an experiment, a recipe, or a debug option.
+    `options` contains the options that follow from `model.source`, and `conf` is the folder of the YAML
+    files. Also returns None if the overrides set `model.weights`, set `model.thinking` to another value than
+    true, or select a dataset, an experiment, a recipe, or a debug option.
     """
     typed = {override.key_or_group: override for override in overrides}
     model = typed.get("model")
@@ -91,10 +93,11 @@ def _choose_task(
 
 
 def choose_by_source(overrides: Sequence[Override], conf: Path) -> SourceChoice | None:
-    """Return the options that follow from `model.source`: the file that describes it, or a generic recipe.
+    """Return the options that follow from `model.source`: a file in `conf/model`, or a generic recipe.
 
-    Returns None unless the overrides contain `model=hub` with one source and no architecture. Also returns
-    None if no file describes the source and the overrides select a recipe.
+    The file is the one that describes the source. If no file does and the size is unknown, there are no
+    options, only a note. Returns None unless the overrides contain `model=hub` with one source and no
+    architecture. Also returns None if no file describes the source and the overrides select a recipe.
     """
     typed = {override.key_or_group: override for override in overrides}
     model, source = typed.get("model"), typed.get("model.source")
@@ -140,7 +143,7 @@ def generic_recipe(num_parameters: int) -> str:
 def known_architecture(model: HubModelSettings) -> Mapping[str, object] | None:
     """Return the content of the model's `config.json`, or None if it is unknown.
 
-    The content is in the settings or in a local folder.
+    The content is `model.architecture` or, if that is null, is read from the local folder `model.source`.
     """
     return _read_architecture(model.source) if model.architecture is None else model.architecture
 
@@ -169,7 +172,7 @@ def scale_notes(config: RunConfig, overrides: Sequence[Override], conf: Path) ->
 class _Doubt(NamedTuple):
     """A value that does not suit pretrained weights, its effect, and suitable values.
 
-    `is_typed` says whether the user typed the value, which confirms it.
+    `is_typed` says whether the user typed the value and thereby confirmed it.
     """
 
     setting: str

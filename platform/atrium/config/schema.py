@@ -1,8 +1,9 @@
-"""The whole configuration of a run, validated and frozen: `RunConfig` and the training loop's sections.
+"""The whole configuration of a run, validated and frozen: `RunConfig` and some of its sections.
 
-Other sections are defined elsewhere: the policy in `models`, the task in `tasks`, and the method in
-`method`. A section checks the ranges of its settings, and `consistency` checks combinations of settings.
-Settings given as `auto` are replaced by chosen values (see `machine`).
+The sections defined in this module are `evaluation`, `checkpoint`, `tracking` and `branch`. Other sections
+are defined elsewhere, such as the policy in `models`, the task in `tasks`, and the method in `method`. A
+section checks the ranges of its settings, and `consistency` checks combinations of settings. Settings given
+as `auto` are replaced by chosen values (see `machine`).
 """
 
 from __future__ import annotations

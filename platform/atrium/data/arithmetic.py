@@ -75,8 +75,8 @@ def solution(question: str) -> str:
 def slipping_solution(question: str, rng: random.Random, *, slip_frac: float) -> str:
     """Return a worked solution in which each step is wrong by 1 or 2 with probability `slip_frac`.
 
-    Later steps continue from the wrong result. Errors that would make this or any later result negative are
-    excluded.
+    Later steps continue from the wrong result. Errors that would make the result of the step or of a later
+    step negative are excluded.
     """
     results = list(_partial_results(question))
     for index in range(1, len(results)):

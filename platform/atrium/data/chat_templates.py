@@ -1,7 +1,7 @@
 """Rendering of chat templates, which are untrusted code and run with limits on their length and work.
 
-A conversation yields the same prompt in every process: the template receives a fixed date, and a template
-that draws random numbers is refused.
+A conversation with a given date yields the same prompt in every process: the template receives this date
+instead of the current one, and a template that draws random numbers is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from types import FrameType
 from typing import Any, Protocol
 
-from atrium.base.errors import ConfigError
+from atrium.base.errors import ConfigError, reason_of
 from atrium.base.section import CountOrZero
 
 MAX_CHARS = 1 << 20
@@ -31,7 +31,7 @@ class ChatTokenizer(Protocol):
     chat_template: Any
 
     def encode(self, text: str, /) -> list[int]:
-        """Return the token ids of a text, with the special tokens that the model expects at its start."""
+        """Return the token ids of a text, preceded by any special tokens that the model expects."""
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> Any:  # noqa: ANN401 - transformers' own signature
         """Return the token ids of a conversation, or its text if `tokenize` is False in `options`."""
@@ -49,12 +49,13 @@ def conversation_tokens(
     *,
     add_generation_prompt: bool = True,
 ) -> list[int]:
-    """Return the token ids of a conversation, up to the start of the model's next answer.
+    """Return the token ids of a conversation, by default up to the start of the model's next answer.
 
-    `options` are passed to the template as variables. `date` (YYYY-MM-DD) is the current date for the
-    template: `strftime_now` formats midnight of that day, and `date_string` is the date in Llama's format `26
-    Jul 2024`. With `date=None` the template reads the system clock. Raises `ConfigError` if the template
-    raises an error, draws random numbers, computes a power, is too long, or executes too many lines.
+    With `add_generation_prompt=False`, the template is asked to omit this start. `options` are passed to the
+    template as variables. `date` (YYYY-MM-DD) is the current date for the template: `strftime_now` formats
+    midnight of that day, and `date_string` is the date in Llama's format `26 Jul 2024`. With `date=None` the
+    template reads the system clock. Raises `ConfigError` if the template raises an error, draws random
+    numbers, computes a power, is too long, or executes too many lines.
     """
     named = tokenizer.chat_template  # some models have several, by name
     dated = {} if date is None else {"date_string": datetime.fromisoformat(date).strftime("%d %b %Y")}
@@ -71,16 +72,18 @@ def conversation_tokens(
                 **{**dated, **options},
             )
     except Exception as error:  # untrusted code may raise any exception
-        said = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConfigError(
-            f"the tokenizer's chat template cannot format the prompt ({said}); choose another prompt "
-            "template, such as user_boxed, which has no system turn, or another model"
+            f"the tokenizer's chat template cannot format the prompt ({reason_of(error)}); choose another "
+            "prompt template, such as user_boxed, which has no system turn, or another model"
         ) from error
     return token_ids
 
 
 def _fix_state(template: str, date: str | None) -> None:
-    """Fix the clock and forbid random numbers in the compiled template, which transformers caches."""
+    """Set the clock and forbid random numbers in the compiled template, which transformers caches.
+
+    The clock shows midnight of `date` (YYYY-MM-DD), or the system's time if `date` is None.
+    """
     # The import is local because settings are checked without transformers. The function is private:
     # transformers has no public way to replace a template's functions.
     from transformers.utils import chat_template_utils
@@ -92,7 +95,10 @@ def _fix_state(template: str, date: str | None) -> None:
 
 
 def options_of(tokenizer: ChatTokenizer) -> list[str]:
-    """Return the variables that the chat template reads, except those that transformers sets."""
+    """Return the names of the variables that the chat template reads and that a user may set.
+
+    Variables that Atrium or transformers sets, such as the messages and the special tokens, are left out.
+    """
     from jinja2 import meta
     from transformers.utils import chat_template_utils
 
@@ -136,7 +142,7 @@ def _check(template: str) -> None:
 
 @contextmanager
 def _bounded_work() -> Iterator[None]:
-    """Raise `RuntimeError` if chat templates in the block execute more than `MAX_LINES` lines.
+    """Raise `RuntimeError` if chat templates in the `with` block execute more than `MAX_LINES` lines.
 
     The limit counts lines instead of seconds, so that the outcome is deterministic.
     """

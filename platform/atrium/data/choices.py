@@ -71,7 +71,7 @@ class Choices:
 
 
 def choice_columns(names: Iterable[object]) -> tuple[str, ...]:
-    """Return the columns whose names say that they contain one choice each, in order.
+    """Return the names that look like columns with one choice each, in the order of their letters or digits.
 
     Examples of such names are A, B, C; option_a, option_b; and choice1, choice2. The result may be empty.
     """
@@ -102,9 +102,9 @@ def labels_of(columns: Sequence[str]) -> tuple[str, ...]:
 def choices_of(values: Sequence[Any], columns: Sequence[str] = ()) -> Choices:
     """Return the choices of a row. `values` is one value with all choices, or one value per choice.
 
-    In the second case, `columns` names the columns of the values, and the letters or digits at the end of the
-    names become the labels. Raises `UnreadableValueError` for fewer than 2 choices, more than 26, two equal
-    ones, or a choice without text.
+    If there is one value per choice, `columns` may contain the names of their columns. The letters or digits
+    at the end of these names then become the labels. Raises `UnreadableValueError` for fewer than 2 choices,
+    more than 26, two equal ones, or a choice without text.
     """
     if len(values) > 1:
         labels, texts = list(labels_of(columns)), [_text(one) for one in values]
@@ -151,7 +151,7 @@ def _unlettered(texts: Sequence[str]) -> list[str]:
 
 
 def _split(text: str) -> tuple[list[str], list[str]]:
-    """Return no labels, and the texts of the choices in text such as `a ) 38 , b ) 27`.
+    """Return an empty list of labels, and the texts of the choices in text such as `a ) 38 , b ) 27`.
 
     The labels in such text are A, B, ... in order, which are also the default labels.
     """

@@ -38,7 +38,10 @@ class Contamination(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """A training problem, the benchmark problem that it repeats (`held_id`), and the words they share."""
+    """A training problem, the benchmark problem that it repeats (`held_id`), and the words they share.
+
+    `shared` contains the first shared run of words, or `the same question` if the questions are equal.
+    """
 
     problem_id: str
     benchmark: str

@@ -22,7 +22,10 @@ _ROLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The prompt of a row: the question, the turns before it, and the solution after it (None if absent)."""
+    """The prompt of a row (the question and the turns before it), and the solution after it, or None.
+
+    `turns` contains the role and text of each turn before the question.
+    """
 
     question: str
     turns: tuple[tuple[str, str], ...] = ()

@@ -200,7 +200,7 @@ class Reading:
 
     def _incomplete_text(self) -> str:
         return "; ".join(
-            f"{reason} (row {self._first_incomplete[reason]}{f' and {count - 1} more' if count > 1 else ''})"
+            f"row {self._first_incomplete[reason]}{f' and {count - 1} more' if count > 1 else ''}: {reason}"
             for reason, count in self.incomplete.most_common(_MAX_LISTED)
         )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from atrium.base.errors import DataError
+from atrium.base.errors import DataError, reason_of
 from atrium.base.rows import READERS
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -159,20 +159,16 @@ def _download_error(error: Exception, *, source: str, name: str | None, revision
 
     what = f"{source}" + (f", file {name}" if name else "") + (f", revision {revision}" if revision else "")
     for kind, reason in (
-        (hub.GatedRepoError, "is gated; request access on its Hub page, then run `hf auth login`"),
-        (hub.RevisionNotFoundError, "has no such revision; see its history on the Hub, or set revision=null"),
-        (hub.RepositoryNotFoundError, "is not a dataset on the Hub that you can access; check the name"),
-        (hub.RemoteEntryNotFoundError, "is not on the Hub; see which files are there, and set files=[NAME]"),
-        (
-            hub.OfflineModeIsEnabled,
-            f"cannot be downloaded if HF_HUB_OFFLINE is set; unset it, or {_LOCAL_COPY}",
-        ),
+        (hub.GatedRepoError, "access is restricted; request it on the Hub, then run `hf auth login`"),
+        (hub.RevisionNotFoundError, "there is no such revision; see the Hub, or set revision=null"),
+        (hub.RepositoryNotFoundError, "the Hub has no such dataset that you can access; check the name"),
+        (hub.RemoteEntryNotFoundError, "the Hub has no such file; see which exist, and set files=[NAME]"),
+        (hub.OfflineModeIsEnabled, f"HF_HUB_OFFLINE forbids the download; unset it, or {_LOCAL_COPY}"),
         (hub.LocalEntryNotFoundError, f"{_NOT_REACHED}; try again, or {_LOCAL_COPY}"),
     ):
         if isinstance(error, kind):
             return DataError(f"dataset {what}: {reason}")
-    said = " ".join(str(error).split())[:200] or type(error).__name__
     return DataError(
-        f"dataset {what}: the download failed ({said}); start again (complete files are kept), or "
-        f"{_LOCAL_COPY}"
+        f"dataset {what}: the download failed ({reason_of(error)}); start again (complete files are kept), "
+        f"or {_LOCAL_COPY}"
     )

@@ -296,7 +296,7 @@ class EngineSettings(Choice, axis=True, tag="engine"):
         num_devices = self.num_outside * self.processes_per_engine // use.num_nodes
         if self.devices is not None and len(self.devices) != num_devices:
             raise ConfigError(
-                f"rollout.devices must name {num_devices} GPUs of each machine for "
+                f"rollout.devices must have length {num_devices}, the number of GPUs on each machine for "
                 f"rollout.num_servers={self.num_servers}, got {list(self.devices)}; change it, or use "
                 "null"
             )

@@ -253,8 +253,8 @@ class VllmSettings(EngineSettings):
             check_fp8_cache(shape.head_size)
         if device == "cpu" and shape.head_size not in CPU_HEAD_SIZES:
             raise ConfigError(
-                f"model.head_dim must be {', '.join(str(size) for size in CPU_HEAD_SIZES)} for vLLM on "
-                f"a CPU, got {shape.head_size}; choose another model, or rollout=transformers"
+                f"model.head_dim must be one of {', '.join(str(size) for size in CPU_HEAD_SIZES)} for vLLM "
+                f"on a CPU, got {shape.head_size}; choose another model, or rollout=transformers"
             )
 
     def check_cache(self, shape: ModelShape, dtype: str, device_bytes: int | None) -> None:

@@ -16,6 +16,7 @@ import torch.distributed
 from transformers import PreTrainedModel
 
 from atrium.base.atomic import write_text
+from atrium.base.errors import reason_of
 from atrium.engines.engine import SamplingParams
 from atrium.engines.settings import VllmSettings
 
@@ -248,7 +249,7 @@ def sampling_parameters(sampling: SamplingParams, seed: int, stop_token_ids: Seq
 
 def explanation(what: str, error: Exception) -> str:
     """Return a one-line message on why vLLM failed while waiting for `what`, with a remedy."""
-    message = " ".join(str(error).split())[:300] or type(error).__name__
+    message = reason_of(error)
     advice = "resume from the last checkpoint with --resume"
     if "out of memory" in message.lower() or "kv cache" in message.lower():
         advice = "lower rollout.gpu_memory_fraction, rollout.max_num_seqs or rollout.context_length"

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import JsonValue
 
-from atrium.base.errors import DataError, install_command
+from atrium.base.errors import DataError, install_command, reason_of
 from atrium.grading import equivalence
 from atrium.grading.equivalence import Finding
 from atrium.grading.verifiers import ExpressionVerifier
@@ -152,10 +152,9 @@ def _generate(problem: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
     except DataError:
         raise
     except Exception as error:  # generators raise arbitrary errors for invalid settings
-        said = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(
-            f"dataset.task={task}: the generator rejects these settings ({said}); change dataset.options "
-            "or dataset.difficulty"
+            f"dataset.task={task}: the generator rejects these settings ({reason_of(error)}); change "
+            "dataset.options or dataset.difficulty"
         ) from error
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from atrium.base.errors import DataError
+from atrium.base.errors import DataError, reason_of
 from atrium.base.plain_files import open_plain, read_plain
 from atrium.base.rows import Row, read_rows
 
@@ -28,7 +28,7 @@ def read_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"{path} cannot be read ({error.strerror or error}); check the file and its permissions"
+            f"{path} cannot be read ({reason_of(error)}); check the file and its permissions"
         ) from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text; convert the file to UTF-8") from error

@@ -168,9 +168,8 @@ class Spool:
         )
         if fewest[0] != most[0] and not incomplete:
             raise DataError(
-                f"{_words(part)}: problem {most[1][:60]!r} appears {most[0]} times, but "
-                f"{fewest[1][:60]!r} appears {fewest[0]} times; use --incomplete to keep the first "
-                f"{fewest[0]} of each"
+                f"{_words(part)}: problem {most[1][:60]!r} has {most[0]} answers, but "
+                f"{fewest[1][:60]!r} has {fewest[0]}; use --incomplete to keep the first {fewest[0]} of each"
             )
         if fewest[0] != most[0]:
             self._database.execute(_KEEP_FIRST, (part.number, fewest[0]))

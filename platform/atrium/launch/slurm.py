@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from atrium.base import plugins
-from atrium.base.errors import AtriumError, ConfigError, Interrupted, MissingDependencyError, install_command
+from atrium.base.errors import (
+    AtriumError,
+    ConfigError,
+    Interrupted,
+    MissingDependencyError,
+    install_command,
+    reason_of,
+)
 from atrium.launch.rank_logs import last_words
 from atrium.launch.settings import SlurmSettings
 from atrium.launch.slurm_task import RunJob
@@ -104,9 +111,7 @@ class Submission:
         try:
             self._submit(None if settings.slurm.executor == "slurm" else settings.slurm.max_parallel)
         except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
-            raise ConfigError(
-                f"SLURM rejected the job: {' '.join(str(error).split())}; correct compute.slurm"
-            ) from error
+            raise ConfigError(f"SLURM rejected the job: {reason_of(error)}; correct compute.slurm") from error
 
     def follow(self) -> int:
         """Log the states of the jobs until all have ended; return the highest exit code among them.

@@ -173,7 +173,7 @@ def read_adapter(model: PreTrainedModel, folder: Path) -> None:
     )
     if misfits:
         raise CheckpointError(
-            f"the adapters in {folder} do not fit model.lora: {len(misfits)} tensors differ (first: "
+            f"the adapters in {folder} do not fit model.lora: tensors differ ({len(misfits)}, beginning with "
             f"{misfits[0]}); use the settings that they were trained with"
         )
     with torch.no_grad():

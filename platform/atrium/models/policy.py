@@ -109,16 +109,16 @@ def load_policy(
     misfits = sorted(report["missing_keys"]) + sorted(key[0] for key in report["mismatched_keys"])
     if misfits:
         raise CheckpointError(
-            f"the weights in '{location}' do not fit its config.json, since {len(misfits)} tensors are "
-            f"missing or have another shape (first: {misfits[0]}); load a complete copy"
+            f"the weights in '{location}' do not fit its config.json: tensors are missing or have another "
+            f"shape ({len(misfits)}, beginning with {misfits[0]}); load a complete copy"
         )
     model = model.to(device)
     broken = [name for name, value in model.named_parameters() if not value.isfinite().all()]
     if broken:
         raise CheckpointError(
-            f"the weights in '{location}' must be finite, but {len(broken)} tensors contain NaN or "
-            f"infinity (first: {broken[0]}); load another copy, or start a new run from an earlier step "
-            "with `atrium train --resume RUN@STEP optimizer.learning_rate=LR`"
+            f"the weights in '{location}' must be finite, but tensors contain NaN or infinity "
+            f"({len(broken)}, beginning with {broken[0]}); load another copy, or start a new run from an "
+            "earlier step with `atrium train --resume RUN@STEP optimizer.learning_rate=LR`"
         )
     return _policy(model.eval(), tokenizer, str(location))
 

@@ -16,7 +16,7 @@ WANTS: dict[str, str] = {
     "rows": "the number of completions of an update",
     "groups": "whole groups of completions in an update",
     "rewards": "rewards in addition to advantages",
-    "named_rewards": "several rewards, each by its name",
+    "named_rewards": "several rewards with their names",
     "rollout": "the log-probabilities of the engine that sampled",
     "both": "the log-probabilities of engine and trainer, to compare them",
     "reference": "the log-probabilities of a frozen reference policy",

@@ -145,7 +145,7 @@ def _lasting_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem
     lowered = "optimizer=adamw_8bit, compute.offload" if demand.optimizer == "adamw" else smaller
     return (
         MemoryItem(
-            f"weights, {'bfloat16' if demand.has_bfloat16_weights else 'float32'}",
+            f"{'bfloat16' if demand.has_bfloat16_weights else 'float32'} weights",
             0 if demand.hands_over else demand.share(weights),
             tuple(Phase),
             smaller,
@@ -171,7 +171,7 @@ def _passing_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem
     if demand.num_ranks > 1:
         whole = "gathered weights (FSDP2)", gathered_bytes(model, demand.compute_dtype)
     else:
-        whole = "weights, bfloat16 copy", _BFLOAT16 * model.num_parameters if halves else 0
+        whole = "bfloat16 copy of weights", _BFLOAT16 * model.num_parameters if halves else 0
     trained = demand.share(demand.weight_bytes * _trained(model, demand).num_parameters)
     kept = _FLOAT32 * _trained(model, demand).num_parameters if demand.keeps_gradients else 0
     smaller += ", compute.gradient_exchange" if kept else ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from atrium.base.errors import RunFolderError
+from atrium.base.errors import RunFolderError, reason_of
 from atrium.runs.find import list_runs
 from atrium.runs.layout import folder_size, remove
 from atrium.runs.reader import RunOverview, read_overview
@@ -110,7 +110,7 @@ def _delete(item: Deletable) -> str | None:
     except RunFolderError as error:
         return str(error)
     except OSError as error:
-        return error.strerror or str(error)
+        return reason_of(error)
     return None
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from atrium.base.errors import RunFolderError
+from atrium.base.errors import RunFolderError, reason_of
 from atrium.base.recorded import read_object
 from atrium.runs.layout import IMPORTED, RESERVED, steps_in
 from atrium.runs.run_folder import RunFolder
@@ -169,7 +169,7 @@ def _folders(path: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {error.strerror}; check its permissions") from error
+        raise RunFolderError(f"{path} cannot be read: {reason_of(error)}; check its permissions") from error
 
 
 def _as_path(wanted: str) -> Path | None:

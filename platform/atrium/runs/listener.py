@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import partialmethod
 from typing import ClassVar
 
+from atrium.base.errors import reason_of
 from atrium.base.records import BenchmarkResult, RatioHistogram, RolloutGroup, TokenTrace
 from atrium.runs.status import RunState
 
@@ -113,8 +114,7 @@ class Listeners(Listener):
         except Exception as error:
             if listener.may_stop:
                 raise
-            problem = " ".join(str(error).split()) or type(error).__name__
-            self._say_once(self._failed, listener, f"failed and is ignored from now on: {problem}")
+            self._say_once(self._failed, listener, f"failed and is ignored from now on: {reason_of(error)}")
         spent_s = self._clock() - started
         if spent_s > _SLOW_S:
             self._say_once(self._slow, listener, f"delayed the run by {spent_s:.0f} s")

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from atrium.base.errors import reason_of
 from atrium.base.json_lines import Record, read_json_lines
 from atrium.base.nested import mapping_at, setting
 from atrium.base.recorded import Interval, as_finite, as_integer, as_interval, number_or_nan, read_object
@@ -232,7 +233,7 @@ def _read_scores(folder: RunFolder, problems: list[str]) -> dict[str, Scores]:
     try:
         evaluations = read_evaluations(folder)
     except OSError as error:
-        problems.append(f"evaluations.jsonl cannot be read: {error.strerror}")
+        problems.append(f"evaluations.jsonl cannot be read: {reason_of(error)}")
         return {}
     return {benchmark: scores_of(points) for benchmark, points in evaluations.items()}
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from atrium.base.atomic import explained, write_json
-from atrium.base.errors import RunFolderError
+from atrium.base.errors import RunFolderError, reason_of
 from atrium.base.json_lines import JsonLinesWriter, Record, keep_lines, read_json_lines
 from atrium.base.records import BenchmarkResult, RatioHistogram, RolloutGroup, TokenTrace
 from atrium.runs.layout import check_name, steps_in
@@ -211,7 +211,7 @@ class RunFolderWriter(Listener):
         try:
             yield
         except OSError as error:
-            self._log_once(what, f"{what} cannot be written: {error.strerror or error}; training continues")
+            self._log_once(what, f"{what} cannot be written: {reason_of(error)}; training continues")
 
     def _log_once(self, what: str, text: str) -> None:
         if what not in self._told:

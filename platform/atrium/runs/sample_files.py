@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from atrium.base.atomic import replacing
-from atrium.base.errors import RunFolderError
+from atrium.base.errors import RunFolderError, reason_of
 from atrium.base.plain_files import open_plain
 from atrium.base.records import EvaluatedSample, FinishReason, Problem, RolloutGroup, TokenTrace, VerdictKind
 from atrium.base.texts import encodable
@@ -158,9 +158,8 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
             wanted = None if columns is None else [name for name in columns if name in present]
             rows: list[Row] = file.read(columns=wanted, use_threads=False).to_pylist()
     except (OSError, pa.ArrowException) as error:
-        reason = str(error).split("\n")[0]
         raise RunFolderError(
-            f"{path} is missing or damaged: {reason}; restore it, or evaluate again"
+            f"{path} is missing or damaged: {reason_of(error)}; restore it, or evaluate again"
         ) from error
     return rows
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from atrium.base.errors import reason_of
 from atrium.engines.server.guard import FOLDER_PATH, MODEL_PATH
 from atrium.engines.vllm_environment import SERVES, serves
 
@@ -79,7 +80,7 @@ class ServerClient:
         try:
             answer = await self._client.get("/health", timeout=_CONNECT_S)
         except httpx.HTTPError as error:
-            return one_line(error)
+            return reason_of(error)
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             raise UnfitServerError("the server rejects the token; set ATRIUM_TOKEN to the server's token")
         if answer.is_redirect:
@@ -252,8 +253,3 @@ def _check_model(model: Mapping[str, Any], config: Mapping[str, Any], expected: 
             f"the server has max_model_len={config['max_model_len']}, expected at least "
             f"{expected.context_length}; {_ADVICE}"
         )
-
-
-def one_line(error: Exception) -> str:
-    """Return an error's message in one line, or its type if the message is empty."""
-    return " ".join(str(error).split())[:300] or type(error).__name__

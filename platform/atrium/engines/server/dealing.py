@@ -18,9 +18,10 @@ from typing import Any
 
 import httpx
 
+from atrium.base.errors import reason_of
 from atrium.base.records import Completion
 from atrium.engines.engine import Generation
-from atrium.engines.server.client import ServerError, UnfitServerError, one_line
+from atrium.engines.server.client import ServerError, UnfitServerError
 from atrium.engines.server.pool import Server, ServerPool
 
 _MAX_TRIES = 3  # invalid responses for one sample
@@ -158,9 +159,9 @@ class Dealer:
             sample.num_tries += isinstance(error, ServerError) and not lost.done()
             batch.waiting.appendleft(sample)
             if sample.num_tries > _MAX_TRIES or isinstance(error, UnfitServerError):
-                pool.fail(f"{server.name} failed to answer a request: {one_line(error)} ({server.log})")
+                pool.fail(f"{server.name} failed to answer a request: {reason_of(error)} ({server.log})")
             elif not lost.done() and not await _is_idle_connection(server, error):
-                pool.lose(server, lost, one_line(error))
+                pool.lose(server, lost, reason_of(error))
         else:
             server.num_lost = 0
             batch.found.put((sample, answer))

@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 
-from atrium.base.errors import EngineError
-from atrium.engines.server.client import Expected, ServerClient, ServerError, UnfitServerError, one_line
+from atrium.base.errors import EngineError, reason_of
+from atrium.engines.server.client import Expected, ServerClient, ServerError, UnfitServerError
 from atrium.engines.server.process import ServerProcess
 
 _LOOK_EVERY_S, _RETRY_S = 5.0, 0.2
@@ -52,7 +52,8 @@ class Server:
         """Text for a message: where the server's log is and, if Atrium started the server, its last lines."""
         if self.process is None:
             return "its log is where it was started"
-        return f"log {self.process.log}: {self.process.last_words()}"
+        words = self.process.last_words()
+        return f"log {self.process.log}" + (f": {words}" if words else "")
 
 
 @dataclass(eq=False)
@@ -247,7 +248,7 @@ class ServerPool:
                 server.described = await server.client.check(self.expected)
                 await self._catch_up(server)
         except (httpx.HTTPError, ServerError, TimeoutError) as error:
-            raise EngineError(f"{server.name} cannot be used: {one_line(error)} ({server.log})") from error
+            raise EngineError(f"{server.name} cannot be used: {reason_of(error)} ({server.log})") from error
         server.lost = asyncio.get_running_loop().create_future()
         self._changed.set()
 
@@ -298,9 +299,9 @@ class ServerPool:
             server.version = version
         except (httpx.HTTPError, ServerError, TimeoutError) as error:
             if isinstance(error, ServerError) and server.process is None:
-                self.fail(f"{server.name} cannot load new weights: {one_line(error)}")
+                self.fail(f"{server.name} cannot load new weights: {reason_of(error)}")
             else:
-                self.lose(server, lost, f"new weights did not arrive, {one_line(error)}")
+                self.lose(server, lost, f"new weights did not arrive, {reason_of(error)}")
         finally:
             server.is_loading = False
             self._changed.set()

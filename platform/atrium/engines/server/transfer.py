@@ -16,9 +16,9 @@ import httpx
 import torch
 from torch import Tensor
 
-from atrium.base.errors import EngineError
+from atrium.base.errors import EngineError, reason_of
 from atrium.base.watchdog import Watchdog
-from atrium.engines.server.client import ServerError, one_line
+from atrium.engines.server.client import ServerError
 from atrium.engines.server.pool import RESUME, Server, ServerPool
 from atrium.models.shards import full_tensor, is_sharded
 
@@ -74,7 +74,7 @@ class NcclSender:
             self._send(weights, version, pool, submit)
         except (httpx.HTTPError, ServerError, RuntimeError) as error:
             self._leave()
-            why = f"weights could not be sent over NCCL: {one_line(error)}"
+            why = f"weights could not be sent over NCCL: {reason_of(error)}"
             if any(map(is_sharded, weights.values())):
                 raise EngineError(f"{why}; {RESUME}") from error
             submit(pool.restart(why)).result()
@@ -82,7 +82,9 @@ class NcclSender:
                 self._send(weights, version, pool, submit)
             except (httpx.HTTPError, ServerError, RuntimeError) as again:
                 self._leave()
-                raise EngineError(f"{why}, and again after a restart: {one_line(again)}; {RESUME}") from again
+                raise EngineError(
+                    f"{why}, and again after a restart: {reason_of(again)}; {RESUME}"
+                ) from again
 
     def close(self) -> None:
         """Leave the NCCL group. Harmless when called twice."""

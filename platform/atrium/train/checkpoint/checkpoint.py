@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from atrium.base.atomic import sync_folder
-from atrium.base.errors import CheckpointError
+from atrium.base.errors import CheckpointError, reason_of
 from atrium.method.objective import ObjectiveState
 from atrium.train.checkpoint.checkpoint_files import (
     DIGESTS,
@@ -140,9 +140,8 @@ class CheckpointStore:
             # The tokenizer's library raises a plain Exception for a full disk.
             if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
                 raise
-            reason = getattr(error, "strerror", None) or error
             raise CheckpointError(
-                f"checkpoint {path} cannot be written: {reason}; free disk space or choose another "
+                f"checkpoint {path} cannot be written: {reason_of(error)}; free disk space or choose another "
                 "runs_dir, then resume from the last checkpoint"
             ) from error
         self._prune(path, state.best_step)
@@ -220,8 +219,9 @@ def load_checkpoint(path: Path, *, with_tensors: bool = True, digests: bool = Tr
         reference = load_file(reference_file) if with_tensors and reference_file.exists() else None
         lagged = read_lagged(path)
     except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else reason_of(error)
         raise CheckpointError(
-            f"checkpoint {path} is damaged ({error}); resume from an earlier step with --from-step"
+            f"checkpoint {path} is damaged ({what}); resume from an earlier step with --from-step"
         ) from error
     return Checkpoint(
         path=path,

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from atrium.base.errors import CheckpointError
+from atrium.base.errors import CheckpointError, reason_of
 from atrium.base.plain_files import open_plain, read_plain
 
 FORMAT_VERSION = 1
@@ -37,7 +37,7 @@ def checkpoint_paths(folder: Path) -> list[Path]:
         named = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
     except OSError as error:
         raise CheckpointError(
-            f"the checkpoints in {folder} cannot be listed ({error.strerror}); check the permissions of "
+            f"the checkpoints in {folder} cannot be listed ({reason_of(error)}); check the permissions of "
             "the folder"
         ) from error
     return [path for _, path in sorted((int(match[1]), path) for match, path in named)]
@@ -125,9 +125,9 @@ def _damage_named(folder: Path) -> Iterator[None]:
         name = Path(error.filename).name if error.filename else "a file"
         is_gone = isinstance(error, FileNotFoundError | NotADirectoryError)
         what = "is damaged" if is_gone else "cannot be read"
-        raise CheckpointError(f"checkpoint {folder} {what} ({name}: {error.strerror})") from error
+        raise CheckpointError(f"checkpoint {folder} {what} ({name}: {reason_of(error)})") from error
     except ValueError as error:
-        raise CheckpointError(f"checkpoint {folder} is damaged ({error})") from error
+        raise CheckpointError(f"checkpoint {folder} is damaged ({reason_of(error)})") from error
 
 
 def _read_digests(folder: Path, state: dict[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atrium.base.errors import RunFolderError
+from atrium.base.errors import RunFolderError, reason_of
 from atrium.base.plain_files import cached_while_unchanged
 from atrium.runs.layout import NAME_PATTERN, steps_in
 from atrium.runs.run_folder import RunFolder
@@ -101,7 +101,7 @@ def listed(paths: Sequence[Path], wanted: Filter) -> tuple[list[dict[str, Any]],
         try:
             found = _scalars(path)
         except (OSError, RunFolderError) as error:
-            problems.append(f"{path.name}: {_reason(error)}")
+            problems.append(f"{path.name}: {reason_of(error)}")
             continue
         rows += [_line(row) for row in found if wanted.admits(row)]
     return rows, problems
@@ -175,7 +175,3 @@ def _line(row: Row) -> dict[str, Any]:
         "text": text[:_MAX_PREVIEW],
         "question": question[:_MAX_PREVIEW],
     }
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

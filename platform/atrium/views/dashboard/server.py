@@ -22,7 +22,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 
-from atrium.base.errors import AtriumError
+from atrium.base.errors import AtriumError, reason_of
 from atrium.base.plain_files import cached_while_unchanged
 from atrium.document.document import Document
 from atrium.document.json import to_json
@@ -198,7 +198,7 @@ def _add_comparison(app: FastAPI, watcher: Watcher) -> None:
         try:
             return _json(compare_answer(watcher, asked, measure, candidate))
         except AtriumError as error:  # expected, such as for a single run or before the first evaluation
-            return _json({"reason": " ".join(str(error).split())})
+            return _json({"reason": reason_of(error)})
 
 
 def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
@@ -302,7 +302,7 @@ async def _events(state: Callable[[], dict[str, Any]], request: Request) -> Asyn
 
 
 async def _explained(_request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": " ".join(str(error).split())}, status_code=400)
+    return JSONResponse({"error": reason_of(error)}, status_code=400)
 
 
 def _json(answer: object) -> Response:

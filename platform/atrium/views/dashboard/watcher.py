@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from atrium.base.errors import reason_of
 from atrium.compare.curve_index import index_of
 from atrium.views.dashboard.runs_scan import OUTSIDE, RunEntry, RunsScan
 
@@ -118,8 +119,7 @@ class Watcher:
                 grew = {entry.name} if self.index.refresh(entry.folder) else set()
                 self._unindexed.pop(entry.name, None)
             except OSError as error:
-                reason = error.strerror or str(error)
-                self._unindexed[entry.name] = f"cannot index the curves of {entry.name}: {reason}"
+                self._unindexed[entry.name] = f"cannot index the curves of {entry.name}: {reason_of(error)}"
                 grew = {entry.name}
             self._behind.discard(entry.name)
             self._wanted.pop(entry.name, None)
