@@ -74,9 +74,9 @@ def flags() -> list[str]:
 def load(files: Sequence[str] = ()) -> None:
     """Import the installed plugins and the given files, except for those that are already loaded.
 
-    Raises `ConfigError` if a file is missing or unreadable, does not end in `.py`, is in a run directory, or
-    has the name of another plugin, and if any plugin raises an error. Raises `RuntimeError` if this process
-    has already declared the settings classes.
+    Raises `ConfigError` if a file is missing or unreadable, does not end in `.py`, is in a run directory, has
+    the name of another plugin, or has changed since it was loaded, and if any plugin raises an error. Raises
+    `RuntimeError` if a plugin must be imported after this process has declared the settings classes.
     """
     for distribution, modules in sorted(_installed().items()):
         if distribution not in _loaded:

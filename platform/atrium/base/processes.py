@@ -43,9 +43,10 @@ def is_alive(pid: int, started: float | None = None) -> bool:
 
 @contextmanager
 def stop_requests(ask: Callable[[int], None], signals: Sequence[int] = STOP_SIGNALS) -> Iterator[None]:
-    """Call `ask` with the number of each of `signals` that arrives while the body runs.
+    """Call `ask` with the signal's number whenever one of `signals` arrives while the body runs.
 
-    An ignored SIGHUP stays ignored, because `nohup` must keep a command running after its terminal closes.
+    If SIGHUP was already ignored, it stays ignored, because `nohup` must keep a command running after its
+    terminal closes.
     """
 
     def handle(number: int, _: object) -> None:

@@ -1,7 +1,7 @@
 """Frozen records shared by all packages: problems, completions, verdicts and rollouts.
 
-This module imports no other module of Atrium. Token ids are int32 arrays, and log-probabilities are float32
-arrays in nats, because a batch of long completions contains tens of millions of them.
+This module imports no other module of Atrium. Log-probabilities are in nats. They are stored in float32
+arrays and token ids in int32 arrays, because a batch of long completions contains tens of millions of tokens.
 """
 
 from __future__ import annotations
@@ -233,7 +233,12 @@ class RatioHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedSample:
-    """A sampled answer to a benchmark problem: one row of an evaluation's Parquet file."""
+    """A sampled answer to a benchmark problem: one row of an evaluation's Parquet file.
+
+    `is_correct` says whether the answer counts as correct; the evaluation may count truncated answers as
+    wrong, whatever their `verdict`. `logprob_sum` is the sum of the tokens' log-probabilities under the
+    sampling distribution, in nats.
+    """
 
     problem: Problem
     sample_index: int

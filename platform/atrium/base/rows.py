@@ -43,12 +43,15 @@ def parse_json(text: str) -> Any:  # noqa: ANN401 - any JSON value
 def read_rows(path: Path, columns: Collection[str] = (), *, parse: Parse = parse_json) -> Iterator[Row]:
     """Yield the rows of a file. The file's suffix determines its format; `parse` parses JSON text.
 
-    Of a Parquet file, only `columns` are read, and the values of all other columns are None. If the file has
-    none of `columns`, all columns are read. If a JSON file contains an object instead of a list, the object
-    is one row. However, if exactly one value of this object is a list, and this list is not empty and
-    contains only objects that are not chat messages (with `role` and `content`), then these objects are the
-    rows. If the object's only value is an empty list, there are no rows. Raises `DataError` for an unreadable
-    or damaged file, and for an unknown suffix.
+    Of a Parquet file, only `columns` are read, and the values of all other columns are None. If the Parquet
+    file has none of `columns`, all its columns are read.
+
+    A JSON file contains a list of rows or a single object. The object is one row, unless exactly one of its
+    values is a list and all elements of this list are objects other than chat messages (with `role` and
+    `content`). In that case, these elements are the rows. An empty list counts as the list of rows only if it
+    is the object's only value.
+
+    Raises `DataError` for an unreadable or damaged file, and for an unknown suffix.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:

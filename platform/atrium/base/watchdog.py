@@ -1,4 +1,4 @@
-"""Timeouts for waits that cannot be interrupted, such as a kernel or compilation that hangs in a library.
+"""Timeouts for waits that cannot be interrupted, such as the wait for a kernel or compilation that hangs.
 
 A thread monitors the deadline of the current wait. Python cannot interrupt a call that hangs in C, so the
 process exits when the deadline expires. Before the exit, a line that names the wait is printed and passed to

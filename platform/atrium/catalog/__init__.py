@@ -1,1 +1,1 @@
-"""Documents about the shipped methods: their choices on the axes, windows, and the page docs/methods.md."""
+"""Documents about the shipped methods: their choices on the axes, their windows, and docs/methods.md."""

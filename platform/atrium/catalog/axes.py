@@ -15,7 +15,7 @@ def axes(preset: Preset) -> dict[str, str]:
 
     The description of a choice without effect, such as no correction, is empty. The entry `rollouts` lists
     the configuration files that the method selects, except for the divergence and the regularizer. The entry
-    `on policy` compares the method's gradient with that of REINFORCE on on-policy batches.
+    `on policy` says how the method's gradient on an on-policy batch relates to that of REINFORCE.
     """
     words = preset.method.words()
     if source := preset.references.get("reduction.constant"):

@@ -36,7 +36,7 @@ _MARK = "≠"
 
 
 def methods_document(presets: Sequence[Preset]) -> Document:
-    """Return a document with one table row per method: its window and its choices that `axes` describes."""
+    """Return a document with a table of the methods: their windows, and the choices that `axes` describes."""
     rows = []
     for preset in presets:
         chosen = axes(preset)

@@ -53,7 +53,11 @@ def differs(values: Sequence[str]) -> bool:
 
 
 def _place(key: str, keys: Sequence[str]) -> tuple[int, int]:
-    """Return a sort key that keeps the settings of one section together."""
+    """Return a sort key for the setting `key` that keeps the settings of each subsection together.
+
+    `keys` are all settings in their original order. A subsection, such as `algorithm.reduction`, is placed at
+    its first setting in this order.
+    """
     section = key.rpartition(".")[0]
     first = next(index for index, other in enumerate(keys) if other.rpartition(".")[0] == section)
     is_alone = section in SECTIONS

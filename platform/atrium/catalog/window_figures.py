@@ -22,10 +22,10 @@ _HIGHEST = 6.0
 
 
 def window_pictures(arms: Sequence[Arm], clip: Window) -> list[Picture]:
-    """Return a picture with one panel per divergence, and a picture of the (l, u) plane with the windows.
+    """Return a picture with one panel per arm, and a picture of the (l, u) plane with the arms' windows.
 
-    Only divergences of the ratio that have a budget get a panel. The plane shows each arm whose window is the
-    same for all tokens. If no arm has a panel, only the plane is returned.
+    Only an arm whose divergence is a function of the ratio with a budget gets a panel. The plane shows each
+    arm whose window is the same for all tokens. If no arm has a panel, only the plane is returned.
     """
     panels = {
         arm.name: (arm.config.of_ratio, arm.delta)
@@ -37,7 +37,10 @@ def window_pictures(arms: Sequence[Arm], clip: Window) -> list[Picture]:
 
 
 def windows_picture(panels: Mapping[str, tuple[RatioDivergence, float]]) -> Picture:
-    """Return a picture with a panel for each title in `panels`: D(w), the budget and the feasible ratios."""
+    """Return a picture with one panel per divergence: D(w), the budget and the feasible ratios.
+
+    `panels` contains each panel's divergence and budget, keyed by the panel's title.
+    """
     windows = [function.window(delta) for function, delta in panels.values()]
     uppers = [window.upper for window in windows if math.isfinite(window.upper)]
     low = max(1e-3, min(window.lower for window in windows) - 0.12)
@@ -128,7 +131,8 @@ def _family(name: str, function: RatioDivergence, place: int) -> Series:
 def _distinct() -> dict[str, RatioDivergence]:
     """Return the distinct divergences whose windows have an upper bound.
 
-    Divergences with equal lower bounds at equal upper bounds share one entry, whose key lists their names.
+    Divergences whose windows have the same lower bound at each upper bound share one entry, and its key lists
+    their names.
     """
     found: dict[tuple[str, ...], tuple[str, RatioDivergence]] = {}
     for name, function in {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)}.items():

@@ -122,7 +122,7 @@ def _at_budget(config: Divergence, name: str, budget: float) -> Divergence | Non
 def matches(clip: Window) -> list[Match]:
     """Return the budgets at which a divergence has a window with the same lower or upper bound as `clip`.
 
-    There is one result for each shipped divergence that is a function of the ratio alone. Raises
+    There is one result for each shipped kind of divergence that is a function of the ratio alone. Raises
     `ConfigError` if the upper bound of `clip` exceeds `MAX_UPPER`.
     """
     if clip.upper > MAX_UPPER:

@@ -163,11 +163,11 @@ def optimum_under_any_sampler() -> Computed:
 
 
 def optima_of_preferences() -> Computed:
-    """Compare the minima of the losses of DPO and GVPO on data that contain two or all of three answers.
+    """Compare the minimizers of the DPO and GVPO losses on data that contain two of three answers, or all.
 
-    With all three answers, both minima should equal the optimum pi' exp(R / beta) / Z, where pi' is the
-    anchor policy and R the reward. With two answers, the two minima should differ from the optimum by the
-    same amount. `error` is the largest deviation from these expectations.
+    With all three answers, both minimizers should equal the optimum pi' exp(R / beta) / Z, where pi' is the
+    anchor policy and R the reward. With two answers, both should differ from the optimum by the same amount.
+    `error` is the largest deviation from these expectations.
     """
     found = preference_optima()
     apart = [abs(dpo - gvpo) for dpo, gvpo in zip(found.dpo_on_two, found.gvpo_on_two, strict=True)]

@@ -38,7 +38,11 @@ Results = Mapping[str, Mapping[str, Any]]
 
 
 def page_introduction(papers: Sequence[Document], stored: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
-    """Return the summary, contents and legend of the results page of all papers, in Markdown."""
+    """Return the introduction of the results page in Markdown: summary, table of contents, and legend.
+
+    `papers` are the documents of the papers on the page, and `stored` the stored results of each paper by
+    scale.
+    """
     links = [re.sub(r"[^\w\- ]", "", paper.title.lower()).replace(" ", "-") for paper in papers]
     names = [paper.title.partition(":")[0] for paper in papers]
     claims = [(scale, one.get("claims") or {}) for paper in stored for scale, one in paper.items()]
@@ -112,9 +116,9 @@ def _word(claim: Claim, scale: str, results: Results) -> str:
 
 
 def _experiments(claims: Sequence[Claim], results: Mapping[str, Results]) -> Table:
-    """Return a table of the completed experiments, with the claims that each result concerns.
+    """Return a table of the results of completed experiments, each with the claims that it concerns.
 
-    Claims that agree in all other columns share a row.
+    Claims for which all other columns are equal share a row. `results` contains the stored results by scale.
     """
     rows: dict[tuple[Cell, ...], list[str]] = {}
     for claim in claims:
@@ -141,7 +145,7 @@ def _experiments(claims: Sequence[Claim], results: Mapping[str, Results]) -> Tab
 
 
 def _by_chance(claims: Sequence[Claim], scale: str, results: Results) -> list[Sentence]:
-    """Return a warning that states how many verdicts are expected by chance.
+    """Return a warning that states how many claims are expected to be decided by chance alone.
 
     Claims are tested separately, without a correction for their number. The result is empty if fewer than
     two claims about runs have an expected sign and a result at this scale.

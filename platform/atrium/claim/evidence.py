@@ -107,7 +107,7 @@ def arm_runs(sweep: SweepDefinition, folders: Sequence[RunFolder]) -> Runs:
     """Return the finished runs among `folders`, by arm and seed.
 
     Raises `ConfigError` if a run's settings match no arm of the sweep, or if its seed is not in the sweep. If
-    several finished runs have the same arm and seed, the last one is used.
+    several finished runs have the same arm and seed, the last of them in `folders` is used.
     """
     labels = {trial.key: trial.labels for trial in plan_stage(sweep, Stage.SEARCH)}
     found: dict[str, dict[int, RunFolder]] = {arm: {} for arm in sweep.arms}
@@ -146,8 +146,8 @@ def last_answers(run: RunFolder) -> list[Answers]:
 def _score(wanted: Design, answers: ArmAnswers) -> Evidence:
     """Return the difference in score between the arms.
 
-    Its interval holds for other seeds and for other problems of the same kind. Raises `ConfigError` if a
-    claim about Pass@k needs more samples per problem than the design has.
+    The interval of the difference is for new seeds and new problems of the same kind. Raises `ConfigError` if
+    a claim about Pass@k needs more samples per problem than the design has.
     """
     outcome, seeds = wanted.claim.outcome, wanted.sweep.seeds
     assert isinstance(outcome, ScoreOutcome)

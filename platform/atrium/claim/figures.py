@@ -38,7 +38,8 @@ def runs_picture(claim: Claim, runs: Runs) -> Picture:
 def _curves(outcome: CurveScore, runs: Runs, place: Mapping[str, int]) -> Lines:
     """Return a plot of a metric by training step, with one line per arm.
 
-    A line is the metric's moving mean, averaged over seeds.
+    A line is the metric's moving mean, averaged over seeds. `place` contains the place of each arm in the
+    palette.
     """
     metric = outcome.curve.metric
     return Lines(
@@ -64,7 +65,8 @@ def _scores(
 ) -> Intervals:
     """Return a plot of each arm's score, with a dot per seed and the mean over seeds.
 
-    Scores are averaged over benchmarks.
+    Scores are averaged over benchmarks. `tables` contains one table per benchmark for each arm, and `place`
+    the place of each arm in the palette.
     """
     rows = []
     for arm, found in tables.items():

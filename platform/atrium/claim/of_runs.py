@@ -12,10 +12,11 @@ from atrium.runs.run_folder import RunFolder
 
 
 def claims_said(folders: Sequence[RunFolder]) -> list[str]:
-    """Return sentences with the verdicts on the shipped claims that these runs test.
+    """Return sentences with the verdicts on the shipped claims that the runs in `folders` test.
 
-    Runs test a claim if their experiment has the name of the sweep of one of the claim's designs. If a run is
-    missing or does not match the sweep, the sentence gives this reason instead of a verdict.
+    Runs test a claim if their experiment has the same name as the sweep of one of the claim's designs. If a
+    required run is missing, or if a run does not match the sweep, the sentence gives this reason instead of a
+    verdict.
     """
     experiments = {folder.name.partition("/")[0] for folder in folders}
     return [

@@ -1,8 +1,8 @@
 """Reader of published score tables in CSV.
 
-The columns are method, benchmark, problems, samples and score, and optionally seeds, evaluations, seed_sd
-and source. Scores must be all percentages or all fractions. A score with a percent sign, such as `0.8%`,
-is always a percentage.
+The columns are method, benchmark, problems, samples and score, and optionally seeds, evaluations, seed_sd and
+source. Scores without a percent sign must be all percentages or all fractions. A score with a percent sign,
+such as `0.8%`, is a percentage in either case.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class AuditedPair:
 
 
 def audited_pairs(rows: Sequence[Published], baseline: str, effect: float | None) -> list[AuditedPair]:
-    """Compare every other method with the baseline, on each shared benchmark and on their average.
+    """Compare each method with the baseline method, on each benchmark that they share and on the average.
 
     `effect` is the difference to plan for, as a fraction; None means the stated difference of each pair.
     The intervals on benchmarks are simultaneous over methods and benchmarks. The intervals on averages
@@ -179,7 +179,7 @@ def _answer(pair: AuditedPair) -> str:
 
 
 def _span(difference: StatedDifference, question: Question) -> str:
-    """Return the interval that answers a question, with the question, as `+1.2 to +3.4 on other problems`.
+    """Return the interval that answers a question and the question, such as `+1.2 to +3.4 on other problems`.
 
     Returns an empty string if the interval is unknown.
     """

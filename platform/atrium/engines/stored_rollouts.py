@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from atrium.base.errors import DataError
+from atrium.base.errors import DataError, reason_of
 from atrium.base.plain_files import open_plain
 from atrium.base.records import FinishReason, Logprobs, OwnTokens, Problem
 
@@ -97,9 +97,8 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             for batch in file.iter_batches(columns=list(named.values())):
                 yield from batch.select(list(named.values())).rename_columns(list(named)).to_pylist()
     except (OSError, pa.ArrowException) as error:
-        reason = str(error).split("\n")[0]
         raise DataError(
-            f"{path} is missing or is not a valid Parquet file: {reason}; restore the file"
+            f"{path} is missing or is not a valid Parquet file: {reason_of(error)}; restore the file"
         ) from error
 
 

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from atrium.base.errors import CheckpointError
+from atrium.base.errors import CheckpointError, reason_of
 from atrium.models.settings import LoraSettings
 from atrium.models.shape import chosen_maps
 from atrium.models.shards import full_tensor, sharded_like
@@ -166,7 +166,9 @@ def read_adapter(model: PreTrainedModel, folder: Path) -> None:
     try:
         stored = load_file(folder / _WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"the adapters in {folder} cannot be read: {error}; restore them") from error
+        raise CheckpointError(
+            f"the adapters in {folder} cannot be read: {reason_of(error)}; restore them"
+        ) from error
     own = {_PREFIX + name: value for name, value in _adapter_weights(model).items()}
     misfits = sorted(own.keys() ^ stored.keys()) or sorted(
         name for name, value in own.items() if value.shape != stored[name].shape

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from atrium.base.errors import TrainingDivergedError
+from atrium.base.errors import TrainingDivergedError, reason_of
 from atrium.engines.collate import RolloutRows
 from atrium.method.objective import ObjectiveState
 from atrium.models.shards import local_tensor
@@ -102,7 +102,7 @@ class FaultHandling:
         try:
             write_minibatch(skipped, path)
         except (OSError, SafetensorError) as error:
-            return f"its minibatch could not be kept in {self.folder} ({error})"
+            return f"its minibatch could not be kept in {self.folder} ({reason_of(error)})"
         return f"its minibatch is {path}.safetensors"
 
 

@@ -20,6 +20,8 @@ import torch
 from torch.autograd.profiler_util import EventList, FunctionEventAvg
 from torch.profiler import ProfilerActivity, profile
 
+from atrium.base.errors import reason_of
+
 _NUM_SHOWN = 10
 _NUM_LISTED = 100
 
@@ -64,7 +66,7 @@ class StepProfiler:
             found = {"seconds": seconds, "operations": _operations(averages, on_cuda=on_cuda)}
             path.with_name(f"step-{self.step:06d}.operations.json").write_text(json.dumps(found), "utf-8")
         except OSError as error:
-            self.log(f"the profile of step {self.step} could not be written to {path} ({error})")
+            self.log(f"the profile of step {self.step} could not be written to {path} ({reason_of(error)})")
             return
         self.log(f"step {self.step} was profiled: {path} opens in ui.perfetto.dev")
         for line in top_operations(averages, on_cuda=on_cuda):
