@@ -77,7 +77,8 @@ def loading_for(
 ) -> Iterator[Loading]:
     """Yield the `Loading` for a run's problems, with a progress bar if `is_shown`.
 
-    A resumed run does not check reference answers again, but reuses the recorded result.
+    `resume` is the directory of the run to resume, or None for a new run. A resumed run reuses its recorded
+    check of reference answers instead of repeating it.
     """
     provenance = None if resume is None else RunFolder(Path(resume)).provenance_file
     shown = displays(config.tracking.progress, lambda line: None) if is_shown else ()

@@ -120,8 +120,8 @@ def _found(
 ) -> tuple[list[tuple[Problem, str]], str, int]:
     """Return the unreadable problems, a sentence about them, and the number of unchecked problems.
 
-    Unreadable problems are those whose reference the grader cannot read. Each is paired with the reason,
-    which is empty if it was found by an earlier check.
+    Unreadable problems are those whose reference the grader cannot read. Each is paired with the reason. The
+    reasons are empty if the problems were found by an earlier check (`recorded`).
     """
     if recorded is not None:
         unreadable = [(problem, "") for problem in loaded.problems if problem.problem_id in set(recorded)]

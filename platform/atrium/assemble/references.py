@@ -1,4 +1,4 @@
-"""The check before training that the grader accepts each reference answer when written in another form.
+"""A check, made before training, that the grader accepts each reference answer written in another form.
 
 Results are cached in the subfolder `references/` of the cache folder. The cache key consists of the grader's
 kind, version and settings, and the text of the reference. A check that times out is inconclusive and not

@@ -151,8 +151,8 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list
 def _version_of(recorded: Verifier | None, version: object) -> str:
     """Return the version of the grader that graded a benchmark's stored answers, or `unknown`.
 
-    `version` is the recorded version of the run's own grader. If `recorded`, the benchmark's verifier, is not
-    None, its kind replaces the kind in `version`.
+    `version` is the recorded version of the run's own grader, and begins with the kind of its verifier. If
+    the benchmark has a recorded verifier (`recorded`), the kind of that verifier is used instead.
     """
     if not isinstance(version, str):
         return "unknown"

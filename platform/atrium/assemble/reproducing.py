@@ -65,9 +65,9 @@ def reproduce(
 ) -> int:
     """Judge the claims of a paper at one scale, and write the results page to the folder `out`.
 
-    Claims about formulas are computed. For claims about runs, their sweeps are run first; without
-    `trains`, these claims are skipped. Returns 0, the exit code of the command. Raises `ConfigError`
-    before anything is computed if the sweeps need a GPU and none is visible.
+    Claims about formulas are computed. Claims about runs are judged after their sweeps have been run, and are
+    skipped without `trains`. Returns 0, the exit code of the command. Raises `ConfigError` before anything is
+    computed if `trains` is set, the scale is not `laptop`, and no GPU is visible.
     """
     if trains and scale != "laptop" and not visible_gpus():
         raise ConfigError(

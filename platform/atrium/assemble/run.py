@@ -44,9 +44,9 @@ from atrium.views.terminal import print_document, standard_output
 class RunRequest:
     """A request to open a run.
 
-    A new run directory is named after `label` and `seed`. `resume` is the run to resume, or None for a
-    new run. `record` is the content of config.json. `mirrors` are names such as `mlflow`. `draw` creates
-    the figures of a finished run, and `conclude` reports the results of a run, also after an error.
+    A new run directory is named after `label` and `seed`. `resume` is the run to resume, or None for a new
+    run. `record` is the content of config.json. `mirrors` are the names of mirrors, such as `mlflow`. `draw`
+    creates the figures of a finished run, and `conclude` reports the results of a run, also after an error.
     """
 
     config: RunConfig
@@ -64,8 +64,9 @@ class Run:
     """An open run.
 
     `checkpoint` is the checkpoint to resume from, or None for a new run and for a resumed run without a
-    checkpoint. `closing` is closed last, after the outcome is recorded. Entries of `summary` are added to
-    summary.json. `gauges` maps metric names to functions, whose values are recorded with the system metrics.
+    checkpoint. Resources registered with `closing` are released last, after the outcome is recorded. Entries
+    of `summary` are added to summary.json. `gauges` maps metric names to functions, whose values are recorded
+    with the system metrics.
     """
 
     config: RunConfig
@@ -90,7 +91,10 @@ class Run:
         return replace(self, config=config)
 
     def record_provenance(self, data: DataProvenance, **more: object) -> None:
-        """Write the run's provenance; in a resumed run, it replaces the record of the earlier session."""
+        """Write the run's provenance, including the entries of `more`.
+
+        In a resumed run, this replaces the provenance of the earlier session.
+        """
         if self.ranks.is_first:
             for plugin in plugins.loaded():
                 self.log(f"plugin {plugin}")
@@ -161,9 +165,9 @@ def opened(
     """Open a run for the body of the `with` statement, and record the outcome and the summary at its end.
 
     The recorded outcome is `finished`; `interrupted` after `Interrupted` or Ctrl-C; `pruned` after `Pruned`;
-    or `failed` after any other error or a timeout that ends the process. Only rank 0 writes to the folder;
-    other ranks write a log. `watchers` receive the run's events after all other listeners, and may end the
-    run by raising an error.
+    or `failed` after any other error or a timeout that ends the process. Rank 0 writes the run's records;
+    each other rank writes a log of its own. `watchers` receive the events of rank 0 after all other
+    listeners, and may end the run by raising an error.
     """
     config = request.config
     folder = agreed_folder(begin_folder(request, overrides) if ranks.is_first else None, ranks)
@@ -207,9 +211,10 @@ def opened(
 
 @contextmanager
 def _end_recorded(folder: RunFolder | None) -> Iterator[None]:
-    """Record an error of the `with` block in a new run's status; at this point, no listener does so yet.
+    """Record an error of the `with` block in a new run's status, since the listeners start only later.
 
-    `folder` is None for a resumed run and on ranks other than 0. In these cases, nothing is recorded.
+    `folder` is the run directory. It is None for a resumed run and on ranks other than 0, where nothing is
+    recorded.
     """
     try:
         yield

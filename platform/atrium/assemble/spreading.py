@@ -1,4 +1,4 @@
-"""Sharding of models and checkpoints over the ranks of a run, and a report on differences in their speed.
+"""Sharding of models and checkpoints over the ranks of a run, and a report on differences between ranks.
 
 In a run with one process, models are not sharded and torch.distributed is not imported.
 """
@@ -27,9 +27,9 @@ from atrium.train.update.reference import MovingReference
 
 
 def rank_report(run: Run) -> RankReport:
-    """Return the reporter of speed differences between ranks.
+    """Return the object that reports differences in time and memory between ranks.
 
-    If there are several ranks, it writes to a file in the run directory.
+    If there are several ranks, each rank also writes its own values to a file in the run directory.
     """
     file = ranks_dir(run.folder.path) / f"rank-{run.ranks.rank}.jsonl"
     return RankReport(run.ranks, file=None if run.ranks.is_alone else file, log=run.log)
@@ -55,9 +55,9 @@ def taken_weights(policy: Policy, ranks: Ranks) -> dict[str, Tensor]:
 def shard_models(
     run: Run, policy: Policy, reference: MovingReference | None, weights: dict[str, Tensor]
 ) -> Shards:
-    """Shard the policy and the reference over the ranks, in place.
+    """Shard the policy and the reference over the ranks in place; return their shardings.
 
-    `weights` is the result of `taken_weights`.
+    `weights` is the result of `taken_weights`. With one process, nothing is sharded.
     """
     if run.ranks.is_alone:
         return Shards()

@@ -1,7 +1,7 @@
 """Answers stored in files that other programs wrote.
 
-Supported files have one completion per row, or are sample files of lm-evaluation-harness or details files of
-lighteval.
+Three layouts are supported: one completion per row, the sample files of lm-evaluation-harness, and the
+details files of lighteval.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _of_row(place: str, number: int, row: Mapping[str, Any]) -> StoredAnswer:
 def _of_lm_eval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[StoredAnswer]:
     """Yield the answers in a row of lm-evaluation-harness.
 
-    The field `resps` is a list of completions for each request.
+    The field `resps` contains one list of completions per request.
     """
     resps = row["resps"] if isinstance(row["resps"], list) else []
     texts = [text for request in resps for text in (request if isinstance(request, list) else [request])]

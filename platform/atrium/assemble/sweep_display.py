@@ -62,7 +62,8 @@ class Progress:
 
         The estimate of the time left takes finished steps of unfinished runs into account. It is omitted
         until the steps finished since the display started add up to three runs. If more trials will be
-        planned later, the text says `at least` and `for these`, because their runs are not counted.
+        planned later, the text says `at least` and `for these`, because the runs of those trials are not
+        counted yet.
         """
         trials = state["trials"]
         done, known = sum(map(_num_done, trials)), sum(trial["num_seeds"] for trial in trials)
@@ -80,7 +81,10 @@ class Progress:
 
 
 def _num_done(trial: Mapping[str, Any]) -> int:
-    """Return the number of a trial's runs that are done. If the trial has ended, all of its runs count."""
+    """Return how many of a trial's runs have finished or diverged.
+
+    If the trial has ended, all of its runs count.
+    """
     if trial["state"] not in ("waiting", "running"):
         return int(trial["num_seeds"])
     return sum(seed["state"] in ("finished", "diverged") for seed in trial["seeds"])

@@ -1,7 +1,7 @@
 """Functions that run a sweep in worker processes on this machine, and show its progress.
 
-A worker imports torch once and trains one run after the other. A killed worker is replaced, and its trial
-is resumed. The first Ctrl-C stops all workers after their current step; the second one kills them.
+A worker imports torch once and trains one run after another. A killed worker is replaced, and its trial is
+resumed. The first Ctrl-C stops all workers after their current step; the second one kills them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Functions that train the runs of a sweep in this process, and read results from run directories.
 
-A worker imports torch once and trains one run after the other. A run depends only on its configuration,
-so it is bitwise identical to the same run in a process of its own.
+A worker imports torch once and trains one run after another. A run depends only on its configuration, so it
+is bitwise identical to the same run in a process of its own.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ LABEL_FILE = "sweep.json"
 def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
     """Train one run of a trial until it ends, or resume it, and return its result.
 
-    A run that has already finished or was pruned is not trained again. Errors other than divergence are
-    raised.
+    A run that has already finished or been pruned is not trained again. `watch` may prune the run. Pruning
+    and divergence are recorded in the result, and other errors are raised.
     """
     run = replace(run, config=with_split(run.config, run.overrides))
     folder = _begun(run) or _new(run)
@@ -104,16 +104,17 @@ def read_result(
 
 
 def _test_result(folder: RunFolder, point: EvaluationPoint) -> dict[str, Any]:
-    """Return a record with an evaluation's scores, the mean score of each problem, and clusters, if any."""
+    """Return an evaluation's scores, the mean score of each problem, and the problems' clusters, if any."""
     table = outcome_table([read_answers(folder, point.benchmark, point.step)])
     clusters = {} if table.cluster_P is None else {"clusters": table.cluster_P.tolist()}
     return {**point.as_record(), "problem_means": table.mean_at_k()[0].tolist(), **clusters}
 
 
 def _fall(folder: RunFolder, tests: Mapping[str, Sequence[EvaluationPoint]]) -> str | None:
-    """Return a sentence if test scores fell below their values before training, otherwise None.
+    """Return a sentence if the scores on test problems fell during training, otherwise None.
 
-    Such a fall is a collapse of the run.
+    The scores of the last evaluations are compared with those before training. They fell if the 95 % interval
+    of the change is below 0. Such a fall counts as a collapse of the run.
     """
     pairs = [(points[0], points[-1]) for points in tests.values() if points[0].step == 0 < points[-1].step]
     before, after = ([problem_means(folder, pair[side]) for pair in pairs] for side in (0, 1))
@@ -159,9 +160,9 @@ def work(url: str, name: str, runs_dir: str | None, parent: int | None, log: Cal
     """Run trials of a sweep as a worker in this process until no work is left.
 
     `url` is the address of the sweep's storage, and `name` the sweep's name. `runs_dir` replaces the runs
-    directory in the sweep's definition, unless it is None. If `parent` (a process id) is given, the worker
-    stops once this process is no longer its parent. On Ctrl-C, SIGTERM and SIGHUP, the worker writes a
-    checkpoint after the current step and raises `Interrupted`.
+    directory in the sweep's definition, unless it is None. If `parent` is not None, the worker stops once its
+    parent process no longer has this id. On Ctrl-C, SIGTERM and SIGHUP, the worker writes a checkpoint after
+    the current step and raises `Interrupted`.
     """
     storage = SweepStorage(url)
     check_plugins(storage, name)

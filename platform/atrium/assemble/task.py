@@ -1,4 +1,4 @@
-"""The task of a run, which consists of its problems, and checks that prompts fit the model's context."""
+"""A run's task (its problems and prompt template), and functions that check the length of prompts."""
 
 from __future__ import annotations
 
@@ -173,8 +173,9 @@ def require_same_data(recorded: Path, data: DataProvenance) -> list[str]:
     """Raise `DataError` if a resumed run's problems, prompts or model differ from the recorded ones.
 
     Such a difference arises, for example, if a file was edited or an unpinned repository was updated.
-    `recorded` is the path of `provenance.json`. Entries that an older record lacks are not compared. Returns
-    lines for the log that name them, or an empty list.
+    `recorded` is the path of `provenance.json`. Entries that an older record lacks are not compared. If all
+    entries about the data, the prompts or the model are missing, the returned list contains a line for the
+    log that says so; otherwise, the list is empty.
     """
     before, now = mapping_at(read_object(recorded)[0], "data"), asdict(data)
     _require_same_generator(before.get("dataset_revision"), data.dataset_revision)

@@ -233,7 +233,7 @@ def _started_engine(run: Run, policy: Policy) -> Engine:
 
 
 def _first_policy(run: Run) -> Policy:
-    """Build the policy at the start of training, without a checkpoint.
+    """Build the policy with the weights from before training, even if the run resumes from a checkpoint.
 
     With several ranks, only rank 0 loads the weights.
     """

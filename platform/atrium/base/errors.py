@@ -26,7 +26,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class AtriumError(Exception):
-    """Base class of all errors shown to users. The message is one line and says how to fix the problem."""
+    """Base class of all errors shown to users. The message says how to fix the problem."""
 
     exit_code = 1
     cause = "error"
@@ -34,7 +34,7 @@ class AtriumError(Exception):
 
     @property
     def line(self) -> str:
-        """The message with line breaks and repeated spaces replaced by single spaces."""
+        """The message as one line: each sequence of spaces and line breaks becomes a single space."""
         return " ".join(str(self).split())
 
 
@@ -137,7 +137,7 @@ class Pruned(AtriumError):  # noqa: N818 - a decision of a sweep, not an error
 class Interrupted(AtriumError):  # noqa: N818 - a request of the user, not an error
     """Ctrl-C or a signal such as SIGTERM stopped the command.
 
-    A training run normally stops after its last complete step.
+    A training run normally completes the current step before it stops.
     """
 
     exit_code = 130

@@ -72,8 +72,8 @@ def renamed(values: Mapping[str, float], names: str) -> dict[str, float]:
     """Rename the metrics of one step; `names` selects the naming scheme "atrium", "trl" or "verl".
 
     Metrics without a counterpart keep their names. If `names` is neither "trl" nor "verl", all metrics keep
-    their names. For TRL and verl, the sum of Atrium's `clip_high_frac` and `clip_low_frac` is added as the
-    share of all clipped tokens if both are present.
+    their names. For TRL and verl, the sum of Atrium's `clip_high_frac` and `clip_low_frac`, if both are
+    present, is added under the library's name for the share of clipped tokens.
     """
     if names not in CLIP_FRAC_NAMES:
         return dict(values)
