@@ -92,7 +92,7 @@ class Sampler(Protocol):
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
-        """Yield each request's completions once, as soon as all of them are finished, in any order.
+        """Yield each request's completions together once all are finished. Requests finish in any order.
 
         An engine may also answer requests that are appended to `requests` during iteration. Raises
         `EngineError` when a prompt leaves no space for `max_new_tokens` in the model's context.

@@ -44,7 +44,7 @@ class DecoderSettings(EngineSettings):
     """Maximum number of completions sampled together, in whole groups; affects the last bits of results."""
 
     def check(self, use: EngineUse) -> None:
-        """Raise the errors of the base class, and `ConfigError` if no completion fits into a batch."""
+        """Raise the base class's errors, and `ConfigError` if no batch holds a completion and its prompt."""
         super().check(use)
         if self.max_batch_tokens is not None and self.max_batch_tokens <= self.max_new_tokens:
             raise ConfigError(
@@ -78,7 +78,7 @@ class DecoderSettings(EngineSettings):
         )
 
     def wave_size(self, num_parameters: int) -> WaveSize:
-        """Return the limits on the work of an evaluation per call. Larger models get fewer samples."""
+        """Return the limits on a wave of an evaluation, which allow fewer samples for larger models."""
         is_small = num_parameters <= _SMALL_MODEL_PARAMETERS
         return WaveSize() if is_small else WaveSize(num_samples=_SAMPLES_OF_LARGE_MODELS)
 
@@ -133,7 +133,7 @@ class VllmSettings(EngineSettings):
 
     @property
     def processes_per_engine(self) -> int:
-        """The number of processes that share one engine. On a machine with GPUs, each has its own GPU."""
+        """The number of processes that share one engine. On GPUs, each process uses its own GPU."""
         return self.tensor_parallel
 
     @property
@@ -143,7 +143,7 @@ class VllmSettings(EngineSettings):
 
     @property
     def allows_expandable_segments(self) -> bool:
-        """Whether vLLM works with torch's expandable segments: in one process, without its sleep mode."""
+        """Whether torch's expandable segments can be used: only with one process and no sleep mode."""
         return not self.sleeps and self.tensor_parallel == 1
 
     def check(self, use: EngineUse) -> None:
@@ -223,7 +223,7 @@ class VllmSettings(EngineSettings):
             )
 
     def check_machine(self, device: str) -> None:
-        """Raise `MissingDependencyError` for a missing package, `ConfigError` for GPU settings on a CPU."""
+        """Raise `MissingDependencyError` for unusable packages, `ConfigError` for GPU settings on a CPU."""
         super().check_machine(device)
         if not self.servers or self.sends_weights:
             check_vllm(device)
@@ -338,7 +338,7 @@ class VllmSettings(EngineSettings):
         return NUMBER_BYTES[cached] * shape.cache_numbers_per_token(self.tensor_parallel)
 
     def prepare_environment(self, device: str, cache_dir: Path) -> None:
-        """Set the environment variables of vLLM and the compilers. Those set by the user are kept."""
+        """Set the environment variables of vLLM, torch and Triton. Variables set by the user are kept."""
         super().prepare_environment(device, cache_dir)
         set_environment(device, enforce_eager=self.enforce_eager, cache_dir=cache_dir)
 
@@ -349,7 +349,7 @@ class VllmSettings(EngineSettings):
 
 
 class BankSettings(DecoderSettings):
-    """Settings of rollouts read from disk: whole groups, or parts that the transformers engine completes."""
+    """Settings of rollouts of which all or some are read from disk; the policy samples the rest."""
 
     reads_stored: ClassVar[bool] = True
 

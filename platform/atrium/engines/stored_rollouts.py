@@ -1,4 +1,4 @@
-"""Reading of stored completions from Parquet files, and matching them to their problems.
+"""Stored completions, read from Parquet files and matched to their problems.
 
 Two formats are read: a run's recorded `rollouts/`, and a user's table. A table has the columns `problem_id`
 or `prompt` (the problem's question), and `completion` or `text`. Optional columns are `reward`, `token_ids`,
@@ -33,7 +33,7 @@ _KNOWN = ("problem_id", "prompt", "completion", "reward", "token_ids", "logprobs
 class StoredCompletion:
     """A stored completion with its problem. `where` names its file and row in error messages.
 
-    Values that the file does not contain are None.
+    Optional values that the file does not contain are None, except for `finish_reason`, which is then `stop`.
     """
 
     where: str
@@ -206,7 +206,7 @@ def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredC
 
 
 def _checked(where: str, logprobs: Logprobs) -> Logprobs:
-    """Return the log-probabilities, with rounding errors above 0 removed; NaN (unknown) is kept.
+    """Return the log-probabilities, with values above 0 (rounding errors) set to 0; NaN (unknown) is kept.
 
     Raises `DataError` for values above 0.001 and for minus infinity.
     """

@@ -2,7 +2,7 @@
 
 The engine decodes left-padded batches with a key-value cache, through the public interface of transformers.
 Each distinct prompt is computed once and shared by its completions. Finished rows are dropped when this saves
-time. Masks and positions are explicit, since padding would change the probabilities without them. The module
+time. Masks and positions are explicit, since padding would change the probabilities without them. The model
 may be the trainer's own, so that no second copy of the weights is in memory.
 
 Axes: N rows (completions in flight), F rows that have just finished, U distinct prompts, L prompt tokens with
@@ -87,7 +87,7 @@ class TransformersEngine:
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
-        """Yield each request's completions once, as soon as all of them are finished, in any order.
+        """Yield each request's completions together once all are finished. Requests finish in any order.
 
         Checks all requests when called, before anything is generated. Raises `EngineError` for a prompt that
         is empty or too long for `max_new_tokens`, for logits that are not finite, and if weights change
@@ -162,9 +162,9 @@ class TransformersEngine:
         ]
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Load a full `state_dict` as `version`. Tensors that share the module's memory are not copied.
+        """Load a full `state_dict` as `version`. Tensors that share the model's memory are not copied.
 
-        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the module's. Tied
+        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's. Tied
         weights must appear under each of their names, with equal values.
         """
         load_weights(self.model, weights)
@@ -206,8 +206,8 @@ def cut_units(requests: Sequence[GenerationRequest], unit_samples: int | None) -
     """Divide requests into units of consecutive requests, and return the range of indices of each unit.
 
     The shape of a batch changes the last bits of its results, so the division depends only on the requests.
-    All requests of a unit have the same `wave`. A unit has at most `unit_samples` samples, unless a single
-    request has more; None means no limit.
+    All requests of a unit have the same `GenerationRequest.wave`. A unit has at most `unit_samples` samples,
+    unless a single request has more; None means no limit.
     """
     units: list[range] = []
     first = num_samples = 0
@@ -259,7 +259,7 @@ class _Wave:
     def run(self) -> list[_Sample]:
         """Decode until at least one completion is finished, and return the newly finished completions.
 
-        `num_live` must be greater than 0.
+        At least one completion must be unfinished, so `num_live` must be greater than 0.
         """
         while True:
             position = self._num_steps

@@ -1,7 +1,7 @@
-"""Adapters that vLLM applies itself, after loading the base weights once and the adapters after each update.
+"""Adapters that vLLM applies itself. It loads the base weights once, and the adapters after each update.
 
-vLLM reads both from files. If adapters were merged in bfloat16, the sum of a weight and its change would be
-rounded. With separate adapters, only the two parts are rounded.
+vLLM reads both from files. If adapters were merged in bfloat16, the sum of a base weight and its adapter's
+change would be rounded. With separate adapters, only the base weights and the adapters are rounded.
 """
 
 from __future__ import annotations

@@ -61,9 +61,9 @@ class VllmEngine:
     stop_token_ids
         Each of these ends a completion and is kept as its last token.
     settings, place
-        Settings of vLLM, and the device and number format.
+        Settings of vLLM, and the device, number format and context length.
     cache_dir
-        Folder for the files of vLLM and the compilers.
+        Folder for cached files of vLLM, torch and Triton, such as compiled code.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class VllmEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """The settings that vLLM derived, and its number of preemptions."""
+        """Properties that vLLM determined at startup, and its number of preemptions since then."""
         return EngineFacts(described=self._described, num_preempted=self._preemptions.num)
 
     @property
@@ -120,7 +120,7 @@ class VllmEngine:
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
-        """Yield each request's completions once, as soon as all of them are finished, in any order.
+        """Yield each request's completions together once all are finished. Requests finish in any order.
 
         Requests that are appended to `requests` during iteration are answered too. Checks all requests when
         called, before anything is generated. Raises `EngineError` for a prompt that is empty or too long for
@@ -198,7 +198,7 @@ class VllmEngine:
     def _submit(
         self, request_index: int, request: GenerationRequest, sampling: SamplingParams
     ) -> dict[str, _Place]:
-        """Submit the samples of one request to vLLM, and return their places by vLLM's request id."""
+        """Submit the samples of one request to vLLM, and return their positions by vLLM's request id."""
         from vllm import TokensPrompt
 
         samples: dict[str, _Place] = {}
@@ -216,7 +216,11 @@ class VllmEngine:
     def _step(
         self, in_flight: dict[str, _Place], sampling: SamplingParams, version: int
     ) -> list[tuple[_Place, Completion]]:
-        """Run one decoding step of vLLM. Return finished samples, and remove them from `in_flight`."""
+        """Run one decoding step of vLLM. Return finished completions with their positions.
+
+        The positions are removed from `in_flight`, whose keys are vLLM's request ids. Completions record
+        `version` as the version of their weights.
+        """
         if not in_flight:
             return []
         with self._bounded("a decoding step of vLLM", self._settings.step_timeout_s):
@@ -235,9 +239,9 @@ class VllmEngine:
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Load a full `state_dict` as `version`, in place, and clear the caches of the old weights.
 
-        A sleeping engine loads the weights when it wakes up, unless they are sharded. Raises `EngineError`,
-        with nothing changed, unless names and shapes are exactly the model's. Tied weights must appear under
-        each of their names, with equal values.
+        A sleeping engine loads new weights when it wakes up, but sharded weights at once. Raises
+        `EngineError`, with nothing changed, unless names and shapes are exactly the model's. Tied weights
+        must appear under each of their names, with equal values.
         """
         check_weights(base_weights(self._model), weights)
         self._weights = weights
@@ -266,7 +270,10 @@ class VllmEngine:
             self._weights = {}  # vLLM has them now, so their owner may free them
 
     def _refresh(self) -> None:
-        """Wake vLLM's weights, and load new weights if there are any. vLLM's cache may stay asleep."""
+        """Wake vLLM's weights if they are asleep, and load new weights if there are any.
+
+        If vLLM's cache is asleep, it stays asleep.
+        """
         if "weights" in self._asleep:
             self._rouse("weights")
         if self._is_stale:
@@ -289,11 +296,11 @@ class VllmEngine:
         self._asleep.remove(pool)
 
     def release_memory(self) -> None:
-        """Free the device's memory until the engine is used again, if `sleep_level` is set."""
+        """Free vLLM's memory on the device until the engine is used again, if `sleep_level` is set."""
         self._sleep()
 
     def _sleep(self) -> None:
-        """Free the device's memory if `sleep_level` is set and no samples are in flight."""
+        """Free vLLM's memory on the device if `sleep_level` is set and no samples are in flight."""
         level = self._settings.sleep_level
         is_idle = self._engine is not None and not self._engine.has_unfinished_requests()
         if level is None or "weights" in self._asleep or not is_idle:
@@ -319,7 +326,10 @@ class VllmEngine:
 
     @contextmanager
     def _bounded(self, what: str, timeout_s: float) -> Iterator[None]:
-        """Run vLLM's code with a timeout and without warnings. Any failure becomes an `EngineError`."""
+        """Run the body without warnings, and convert exceptions to `EngineError`; `what` names the wait.
+
+        The process exits if the body takes more than `timeout_s` seconds.
+        """
         try:
             with self._watchdog.bounded(what, timeout_s), warnings.catch_warnings():
                 warnings.simplefilter("ignore")

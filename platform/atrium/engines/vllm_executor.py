@@ -17,7 +17,7 @@ class GlooExecutor(ExecutorWithExternalLauncher):  # type: ignore[misc]  # vLLM 
     """
 
     def _distributed_args(self) -> tuple[str, int, int]:
-        """Return vLLM's arguments with the rank appended to the address.
+        """Return vLLM's (address, rank, local rank), with the rank appended to the address.
 
         The process group exists already, so the address only names the shared memory. vLLM uses shared
         memory only if all ranks of the engine give it the same name; a different name per rank disables it.

@@ -53,7 +53,11 @@ def start_vllm(  # vLLM has no types here
     cache_dir: Path,
     base: Base | None = None,
 ) -> Any:  # noqa: ANN401
-    """Start vLLM with the model's architecture, and with the weights of `base` or, if None, placeholders."""
+    """Start vLLM with the architecture of `model`, and return its `LLMEngine`.
+
+    vLLM loads the weights of `base` and applies adapters to them. If `base` is None, it starts with
+    placeholder weights and without support for adapters.
+    """
     if settings.enforce_eager:
         # The environment sets this too, but torch may have read it already; vLLM compiles at import.
         torch._dynamo.config.disable = True
@@ -119,7 +123,8 @@ def _drop_queue() -> None:
 def model_folder(model: PreTrainedModel, cache_dir: Path) -> Path:
     """Create and return a folder with only the model's configuration, named by a hash of its content.
 
-    The path is part of vLLM's key for compiled code, so equal models share a folder.
+    The path is part of the key under which vLLM caches compiled code, so models with the same configuration
+    share a folder.
     """
     text = model_config(model)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -138,7 +143,7 @@ def model_config(model: PreTrainedModel) -> str:
 
 
 class Preemptions:
-    """A counter of the samples that vLLM preempts and recomputes later.
+    """A counter of vLLM's preemptions: how often a sample was interrupted, to be recomputed later.
 
     It wraps vLLM's scheduler, because vLLM counts preemptions only if it records statistics of every token.
     """
@@ -157,7 +162,7 @@ class Preemptions:
 
 
 def described(engine: Any) -> Mapping[str, str | int | float]:  # noqa: ANN401 - as above
-    """Return settings that vLLM derived, by name: its model runner and the capacity of its cache."""
+    """Return vLLM's properties by name: version, model runner, logits' dtype, and cache and batch limits."""
     from vllm import __version__
 
     config = engine.vllm_config
@@ -176,7 +181,7 @@ def described(engine: Any) -> Mapping[str, str | int | float]:  # noqa: ANN401 -
 
 
 def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
-    """Return vLLM's arguments for an engine in the run's process group, which are empty for a single process.
+    """Return the arguments that make vLLM use the run's process group, or none for a single process.
 
     All ranks start and end their engines at the same time. vLLM splits an engine over consecutive ranks, each
     of which schedules and samples by itself. If there are several engines, they do not communicate.

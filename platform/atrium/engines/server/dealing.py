@@ -176,7 +176,7 @@ async def _is_idle_connection(server: Server, error: Exception) -> bool:
     """Return whether the error only means that a healthy server has closed a connection that was idle."""
     if not isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
         return False
-    has_ended = server.process is not None and server.process.ended is not None
+    has_ended = server.process is not None and server.process.exit_code is not None
     with suppress(UnfitServerError):
         return not has_ended and await server.client.obstacle() is None
     return False

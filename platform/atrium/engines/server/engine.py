@@ -116,7 +116,7 @@ class ServerEngine:
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
-        """Yield each request's completions once, as soon as all of them are finished, in any order.
+        """Yield each request's completions together once all are finished. Requests finish in any order.
 
         Checks all requests when called, and samples with the weights that are current at that time. Raises
         `EngineError` if servers are lost repeatedly, and `InterruptedError` after `interrupt`.

@@ -69,7 +69,8 @@ class ServerPool:
     is_continuous
         Whether servers load new weights while they sample. Otherwise a busy server keeps its weights.
     start_timeout_s, hang_timeout_s
-        Timeouts in seconds, for the start of a server, and for a server with requests to produce a token.
+        Timeouts in seconds. The first limits the start of a server. The second limits the loading of new
+        weights, and the time in which a server with requests computes no token.
     log
         Function that shows one line to the user.
     """
@@ -99,10 +100,11 @@ class ServerPool:
         self._spawn(self._watch())
 
     async def update(self, folder: Path, version: int) -> None:
-        """Register new weights, and load them into idle servers, or into all servers in continuous mode.
+        """Register the weights in `folder` as `version`, and load them into idle servers.
 
-        A server that fails to load the weights is restarted in the background. Raises `EngineError` if the
-        pool has failed, as it does if a server that Atrium did not start rejects the weights.
+        In continuous mode, busy servers load them too. A server that fails to load the weights is restarted
+        in the background, but if Atrium did not start it and it rejects the weights, the pool fails. Raises
+        `EngineError` if the pool has failed.
         """
         self._folders[version], self._newest = folder, version
         up = [one for one in self.servers if one.lost is not None]
@@ -121,7 +123,7 @@ class ServerPool:
         """Raise `EngineError` if the pool has failed.
 
         The pool also fails if no server has the weights of `version` and there are no weight files to load.
-        If `version` is None, the weights of a server may have any version.
+        If `version` is None, the weights are not checked.
         """
         has_version = version is None or any(one.version == version for one in self.servers)
         if not self._folders and not has_version:
@@ -155,7 +157,11 @@ class ServerPool:
         raise self._failure
 
     async def receive(self, servers: Sequence[Server], update_info: Mapping[str, Any], version: int) -> None:
-        """Let `servers` receive the weights of `version` over NCCL; raise `ServerError` if one is lost."""
+        """Make `servers` receive the weights of `version` over NCCL.
+
+        `update_info` contains the names, dtypes and shapes of the weights, as vLLM expects them. Raises
+        `ServerError` or `httpx.HTTPError` if a server fails.
+        """
         for server in servers:
             server.version = None
         tasks = {asyncio.create_task(_receive(one, update_info, version)) for one in servers}
@@ -198,7 +204,10 @@ class ServerPool:
         await asyncio.gather(*ending)
 
     async def counters(self) -> dict[str, float]:
-        """Return the sums of the servers' counters; restarted servers count from zero."""
+        """Return vLLM's counts of tokens and preemptions, by name, summed over the servers that respond.
+
+        The counts of a restarted server begin at zero.
+        """
         total: dict[str, float] = {}
         for server in self.servers:
             if server.lost is not None:
@@ -210,8 +219,9 @@ class ServerPool:
     def lose(self, server: Server, lost: asyncio.Future[None], why: str) -> None:
         """Mark a server as lost, log `why`, and restart it in the background.
 
-        The pool fails if the server is lost too often. `lost` is the server's future; if it is done, the loss
-        is already known.
+        If Atrium did not start the server, the pool only waits for it. The pool fails if the server is lost
+        too often. `lost` is the `Server.lost` that the caller read before the loss. If this future is done,
+        the loss is already known, and the call has no effect.
         """
         if lost.done():
             return
@@ -267,7 +277,7 @@ class ServerPool:
     async def _until_healthy(self, server: Server) -> None:
         started, has_said = time.monotonic(), server.num_lost > 0
         while (obstacle := await server.client.obstacle()) is not None:
-            if server.process is not None and (code := server.process.ended) is not None:
+            if server.process is not None and (code := server.process.exit_code) is not None:
                 raise ServerError(f"the server exited with code {code} before it was ready")
             if time.monotonic() - started > self.start_timeout_s:
                 kind = UnfitServerError if server.process is None else ServerError
@@ -307,7 +317,10 @@ class ServerPool:
             self._changed.set()
 
     async def _watch(self) -> None:
-        """Declare a server lost if it has pending requests but computes no token for `hang_timeout_s`."""
+        """Mark servers as lost that have requests but compute no token for `hang_timeout_s` seconds.
+
+        The coroutine checks all servers repeatedly until it is cancelled.
+        """
         every = min(_LOOK_EVERY_S, self.hang_timeout_s / 4)
         seen: dict[str, tuple[asyncio.Future[None], object, float]] = {}
         while True:

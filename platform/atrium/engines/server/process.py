@@ -33,7 +33,7 @@ def server_arguments(
 ) -> tuple[str, ...]:
     """Return the command-line arguments of a vLLM server that computes like the engine inside the trainer.
 
-    `address` are the arguments for the address at which the server listens.
+    `address` contains arguments to place first, such as `--host` and `--port`.
     """
     arguments: dict[str, Any] = {
         "model": model,
@@ -60,7 +60,10 @@ def _flag(name: str, value: object) -> tuple[str, ...]:
 
 
 def server_environment(settings: VllmSettings, place: Place, cache_dir: Path, threads: int) -> dict[str, str]:
-    """Return the environment variables of a server except the token."""
+    """Return the environment variables, by name, that a vLLM server needs besides its access token.
+
+    `threads` is the value of `OMP_NUM_THREADS`.
+    """
     own = environment(place.device, enforce_eager=settings.enforce_eager, cache_dir=cache_dir)
     return {**own, **_DEVELOPMENT, "OMP_NUM_THREADS": str(threads)}
 
@@ -68,9 +71,10 @@ def server_environment(settings: VllmSettings, place: Place, cache_dir: Path, th
 class ServerProcess:
     """A vLLM server process that listens on a Unix socket in `folder`.
 
-    Other users must not have access to `folder`. `variables` come from `server_environment`. `device` becomes
-    CUDA_VISIBLE_DEVICES; None leaves it unchanged. `folder` and the folders in `shared` are deleted after the
-    trainer has exited. `module` is the Python module that runs the server.
+    `number` is part of the socket's name. Other users must not have access to `folder`. `arguments` and
+    `variables` are the results of `server_arguments` and `server_environment`. `device` becomes
+    CUDA_VISIBLE_DEVICES; None leaves that variable unchanged. `folder` and the folders in `shared` are
+    deleted after the trainer has exited. `module` is the Python module that runs the server.
     """
 
     def __init__(
@@ -121,8 +125,8 @@ class ServerProcess:
             )
 
     @property
-    def ended(self) -> int | None:
-        """The exit code of the server, or None while it is running or not started, and after `end`."""
+    def exit_code(self) -> int | None:
+        """The exit code of the server, or None if it is running, was never started, or was ended by `end`."""
         return None if self._process is None else self._process.poll()
 
     def end(self) -> None:

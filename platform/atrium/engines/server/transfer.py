@@ -1,8 +1,8 @@
 """Transfer of weights over NCCL from the trainer's GPU to the servers' GPUs, with vLLM's own code.
 
 The trainer and all processes of its servers form one NCCL group, in which the trainer is rank 0 and
-broadcasts. Weights are rounded on the trainer's GPU one by one and sent in packed buffers, so no copy of the
-model is in memory. NCCL waits forever for a dead process, so a watchdog bounds each transfer.
+broadcasts. Weights are rounded on the trainer's GPU one by one and sent in packed buffers, so the trainer
+needs no second copy of the model. NCCL waits forever for a dead process, so a watchdog bounds each transfer.
 """
 
 from __future__ import annotations
@@ -103,7 +103,10 @@ class NcclSender:
                 received.result()
 
     def _connect(self, servers: Sequence[Server], submit: Submit) -> None:
-        """Form an NCCL group with the servers if there is none. After a restart, a new group is needed."""
+        """Form an NCCL group with `servers`, unless there already is one with the same servers.
+
+        A server that has been restarted needs a new group.
+        """
         members = tuple(server.lost for server in servers)
         if self._group is not None and members == self._members:
             return
