@@ -39,12 +39,13 @@ def make_atlas(
     spreads: Sequence[float] = SPREADS,
     num_batches: int = NUM_BATCHES,
 ) -> Atlas:
-    """Group the methods by equal gradients on the rollouts in `steps`.
+    """Group the methods of `presets` by equal gradients on the rollouts in `steps`.
 
     If `steps` is empty, `num_batches` batches of random rollouts are used. `name` describes the source of the
     rollouts in the document. `spreads` are the assumed distances of the current policy from the policy at the
-    start of a step (standard deviations of log-ratios, in nats). Raises `ConfigError` if `steps` contains no
-    rollout with both log-probabilities and a reward, or if fewer than two methods can be compared.
+    start of a step (standard deviations of log-ratios, in nats). Raises `ConfigError` if `steps` contains
+    rollouts but none that has log-probabilities as well as a reward, or if fewer than two methods can be
+    compared.
     """
     # These modules import torch.
     from atrium.theory import atlas

@@ -78,8 +78,9 @@ def collected_from_bank(
     """Return a copy of the collector whose groups contain stored completions.
 
     Problems without stored completions are left out. The collector's engine samples the completions that are
-    missing in a group. Raises `DataError` if completions contain tokens unknown to the policy, are too long,
-    or are too few for a group, and if no problem has stored completions.
+    missing in a group. Raises `DataError` if stored completions contain tokens unknown to the policy or are
+    too long, if a problem has fewer of them than the stored part of a group requires, and if no problem has
+    stored completions.
     """
     rollout = config.rollout
     assert isinstance(rollout, BankSettings), "only a bank has stored completions"

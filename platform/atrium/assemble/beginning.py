@@ -70,7 +70,11 @@ class Origin:
 
     @property
     def arguments(self) -> list[str]:
-        """The flags of `atrium train` that select this origin, without `from_step`; none for a branch."""
+        """The flags of `atrium train` that name the run or the configuration file of this origin.
+
+        Steps are not included: a run is already rewound when these flags are used, and a branch is resumed by
+        its new run directory instead.
+        """
         flags = {"--resume": self.run, "--from-config": self.file}
         return [word for flag, value in flags.items() if value is not None for word in (flag, value)]
 
@@ -78,7 +82,8 @@ class Origin:
 def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False) -> None:
     """Check a run and start it: in this process, in several processes, or as a SLURM job.
 
-    With `prints_job`, only print the SLURM script. For a finished run without a step, only print a hint.
+    With `prints_job`, only check the run and print its SLURM script. If `origin` resumes a finished run
+    without naming a step, only print how to train it further.
     """
     stored: RunConfig | None = None
     if origin.run is not None:
@@ -105,7 +110,11 @@ def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False)
 
 
 def _is_finished(config: RunConfig, step: int) -> bool:
-    """Return whether the run to resume is finished. If so, print how to train it further."""
+    """Return whether the run to resume is finished. If so, print how to train it further.
+
+    `step` is the step of the newest checkpoint. A run whose `num_steps` is now greater than `step` is not
+    finished.
+    """
     from atrium.assemble.checks import is_finished
 
     if done := step == config.num_steps and is_finished(config):
@@ -174,7 +183,10 @@ def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
 
 
 def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[RunConfig, RunConfig]:
-    """Return a run's stored configuration and the one that continues it, as a new run if `step` is given."""
+    """Return the stored configuration of a run, and the configuration with which the run continues.
+
+    If `step` is given, the second configuration is that of a new run that branches from this step.
+    """
     runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
     try:
         folder = find_run(runs_dir, run, last=TRAINED)
@@ -190,7 +202,12 @@ def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[Ru
 
 
 def _notes(origin: Origin, stored: RunConfig | None, config: RunConfig, step: int) -> list[str]:
-    """Return notes on a removed value of `rollout.placement` and on a changed learning-rate schedule."""
+    """Return notes on a replaced `rollout.placement` and on a changed learning-rate schedule.
+
+    A stored `rollout.placement` is replaced if its value no longer exists. A new `num_steps` changes the
+    schedule, unless the learning rate is constant. `stored` is the configuration of the run that continues
+    from `step`, or None for a new run.
+    """
     file = Path(origin.file) if origin.file is not None else None
     if config.resume is not None:
         file = RunFolder(Path(config.resume)).config_file

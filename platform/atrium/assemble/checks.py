@@ -213,7 +213,7 @@ def gpu_of(config: RunConfig) -> str:
 def check_fit(config: RunConfig, num_bytes: int | None) -> None:
     """Raise `ConfigError` if a minimal training step does not fit into a process's memory of `num_bytes`.
 
-    If `num_bytes` is None, the memory is unknown and not compared. Also raises `ConfigError` if the engine
+    If `num_bytes` is None, the memory is unknown and is not checked. Also raises `ConfigError` if the engine
     cannot compute the model, and `RunFolderError` if the disk is too small for the checkpoints. A model of
     unknown shape is checked when it is loaded.
     """

@@ -29,9 +29,9 @@ _WORTH_IT = 0.98
 def with_split(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """Return the configuration with the memory split that is predicted to be fastest on this GPU.
 
-    The configuration is returned unchanged if `overrides` (those from which it was composed) do not leave
-    `rollout.engine` at `auto`, if the run uses a CPU, if the shape of the model or the GPU memory is unknown,
-    or in the cases listed in `fastest_split`.
+    `overrides` are those from which the configuration was composed. The configuration is returned unchanged
+    if they do not leave `rollout.engine` at `auto`, if the run uses a CPU, if the shape of the model or the
+    GPU memory is unknown, or in the cases listed in `fastest_split`.
     """
     from atrium.assemble.checks import device_bytes, gpu_of
 
@@ -44,7 +44,11 @@ def with_split(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 def with_split_of(
     config: RunConfig, overrides: Sequence[str], shape: ModelShape, gpu_name: str, num_bytes: int | None
 ) -> RunConfig:
-    """Return what `with_split` returns on a machine with GPU `gpu_name` and `num_bytes` of GPU memory."""
+    """Return what `with_split` returns for a given model and GPU, which need not be on this machine.
+
+    `shape` is the shape of the model, `gpu_name` the name of the GPU, and `num_bytes` its memory, or None if
+    the memory is unknown.
+    """
     if num_bytes is None or not leaves_engine_open(overrides):
         return config
     return fastest_split(config, shape, gpu_name, num_bytes)

@@ -46,7 +46,8 @@ def try_reward(config: RunConfig, problem: Problem) -> None:
 def try_grader(config: RunConfig, problem: Problem) -> None:
     """Raise `ConfigError` if the grader finds no answer in the text that the built-in model writes.
 
-    `problem` is a problem of the built-in task. Other models, and a built-in model without warm-up, are not
+    The text is the worked solution of `problem`, which must be a problem of the built-in task; the model
+    learns to write such solutions in its warm-up. Other models, and a built-in model without warm-up, are not
     checked.
     """
     model = config.model

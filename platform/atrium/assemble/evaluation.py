@@ -91,7 +91,7 @@ def run_evaluation(
 
 
 def evaluation_label(settings: EvaluationSettings) -> str:
-    """Return the label for the name of an evaluation's run directory, at most 60 characters.
+    """Return the label (at most 60 characters) after which an evaluation's run directory is named.
 
     For a checkpoint, the label is the part of the run's name after the last hyphen, followed by `-step` and
     the step. Otherwise, it is the model's name.
@@ -105,7 +105,12 @@ def evaluation_label(settings: EvaluationSettings) -> str:
 
 
 def _check_prompts(config: RunConfig, loaded: Sequence[LoadedBenchmark]) -> None:
-    """Raise `ConfigError` before the weights are loaded if the model cannot process a prompt."""
+    """Check, before the weights are loaded, that the model can process the prompts of all benchmarks.
+
+    Raises `ConfigError` if the chat template is unsuitable, or if a prompt leaves too little space for an
+    answer in the model's context. If the length of the context is not known yet, the lengths of the prompts
+    are not checked.
+    """
     encode, context = encoder_before_loading(config, loaded[0].problems[0])
     for one in loaded if context.length else ():
         fitted_benchmark(evaluated_benchmark(one, config), context, encode, lambda line: None)

@@ -32,9 +32,9 @@ def new_evaluation(
     """Return the settings to evaluate a checkpoint of `run`, or the model named in the overrides.
 
     `best` and `step` choose the checkpoint, by default the last one. If `model.source` is a path inside a
-    run, a checkpoint of that run is evaluated. A `runs_dir` among the overrides takes precedence over the
-    argument. Raises `ConfigError` if neither a run nor a model is named, and for `best` or `step` without a
-    run.
+    run, a checkpoint of that run is evaluated, by default the one that the path names. A `runs_dir` among the
+    overrides takes precedence over the argument. Raises `ConfigError` if neither a run nor a model is named,
+    and for `best` or `step` without a run.
     """
     typed_dir = [line for line in overrides if line.startswith("runs_dir=")]
     if run is not None:

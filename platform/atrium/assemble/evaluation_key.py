@@ -1,9 +1,9 @@
 """Cache keys of the evaluation before training: hashes of everything that affects its samples.
 
-Settings of the model, engine, sampling and grader are part of the key unless this module lists them as
-settings that cannot change an answer or a grade, or whose effect is hashed separately. A new setting is
-therefore part of the key by default. The settings of `compute` are an exception: only those that this module
-names are part of the key.
+Every setting of the model, engine, sampling and grader is part of the key, except those that this module
+excludes because they cannot change an answer or a grade, or because their effect is hashed separately. A new
+setting is therefore part of the key by default. The settings of `compute` are an exception: only those that
+this module names are part of the key.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class EvaluationPlan:
     def __call__(self, step: int, *, final: bool) -> float | None:
         """Evaluate the policy at `step` and record the results; return Mean@K on the validation problems.
 
-        Test problems are evaluated only if `final` is true. At step 0, `evaluation.tests_before` must also be
-        set.
+        `final` is true for the evaluation at step 0 and for the last one. Test problems are evaluated only
+        then, and at step 0 only if `evaluation.tests_before` is set.
         """
         value = self._evaluate(self.validation, step)
         if final and (step > 0 or self.run.config.evaluation.tests_before):

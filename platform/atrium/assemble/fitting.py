@@ -22,9 +22,10 @@ _Change = Callable[[RunConfig], Iterator[_Option]]
 
 
 def changed(config: RunConfig, **sections: Mapping[str, object]) -> RunConfig:
-    """Return a copy of the configuration with other values in the given sections.
+    """Return a copy of the configuration in which some settings have new values.
 
-    The values are not validated.
+    `sections` maps the names of sections to the new values of their settings, as in `compute={"offload":
+    True}`. The values are not validated.
     """
     return config.model_copy(
         update={name: getattr(config, name).model_copy(update=values) for name, values in sections.items()}
@@ -39,8 +40,8 @@ def _with(config: RunConfig, section: str, name: str, value: object) -> _Option:
 def fitting_changes(config: RunConfig, plan: Plan, num_bytes: float) -> tuple[str, ...] | None:
     """Return a few settings with which every phase fits into `num_bytes`, in order of increasing cost.
 
-    The settings are overrides as typed on the command line. The result is empty if the configuration
-    already fits, and None if no known change makes it fit.
+    `plan` computes the memory of a configuration. The settings are overrides as typed on the command line.
+    The result is empty if the configuration already fits, and None if no known change makes it fit.
     """
     taken, excess = _apply(config, _CHANGES, plan, num_bytes)
     if excess > 0:
@@ -175,7 +176,7 @@ _CHANGES: tuple[_Change, ...] = (
 
 
 def _halves(largest: int, *, least: int) -> Iterator[int]:
-    """Yield powers of two below `largest`, down to `least`."""
+    """Yield the powers of two below `largest` in decreasing order, none of them smaller than `least`."""
     tokens = 1 << (largest - 1).bit_length()
     while (tokens := tokens // 2) >= least:
         yield tokens

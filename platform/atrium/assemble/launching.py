@@ -1,7 +1,8 @@
 """Functions that check a node, create the run directory, and start the processes of a run.
 
-A run with one process needs no launcher. With several processes per node, this process runs torchrun's
-agent, which starts and monitors them. A SLURM job runs the same command on each of its nodes.
+A local run with one process and without restarts needs no launcher. For other local runs, this process runs
+torchrun's agent, which starts and monitors the processes of its node. A SLURM job runs the same command, with
+the agent, on each of its nodes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def is_rank(environment: Mapping[str, str] = os.environ) -> bool:
 def is_started_here(config: RunConfig) -> bool:
     """Return whether this process trains, rather than starting other processes or a SLURM job for training.
 
-    A process trains if it is a rank, or the only process of its run.
+    A process trains if it is a rank. It also trains if its run has only one process, unless the run is a
+    SLURM job or may be restarted after a failure (`compute.max_restarts`).
     """
     compute = config.compute
     return is_rank() or not (compute.is_launched or compute.slurm is not None)
@@ -104,7 +106,11 @@ def _job_settings(config: RunConfig) -> JobSettings:
 
 
 def check_node(config: RunConfig) -> None:
-    """Raise `ConfigError` if this machine has too few GPUs for its processes, or GPUs of different models."""
+    """Raise `ConfigError` if this machine does not have the GPUs that the run needs on a node.
+
+    There must be enough GPUs for the training processes and for the servers that the run starts. The GPUs of
+    the training processes must all be of the same model. A run on the CPU is not checked.
+    """
     compute = config.compute
     if compute.device != "cuda":
         return
@@ -171,6 +177,6 @@ def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
 
 
 def _fingerprint(config: RunConfig) -> str:
-    """Return a hash that is equal on nodes with the same command, plugins and GPUs."""
+    """Return a hash of the configuration, the plugins and the GPU models, to be compared between nodes."""
     kinds = sorted(set(gpu_models(visible_gpus()))) if config.compute.device == "cuda" else []
     return hashlib.sha256(f"{to_json(config)}{kinds}{plugins.records()}".encode()).hexdigest()

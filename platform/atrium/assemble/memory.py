@@ -89,9 +89,9 @@ def reads_rounded_weights(config: RunConfig) -> bool:
 def _num_on_device(config: RunConfig, trains: bool) -> int:
     """Return the number of server processes that share the device of a trainer process.
 
-    On a CPU, server processes are divided equally among the trainer processes. On GPUs, it is the largest
-    number of server processes on one of the trainer's GPUs. In an evaluation, every GPU that servers use is
-    considered. Servers that the run does not start are not counted.
+    On a CPU, this is the number of server processes per trainer process. On GPUs, it is the largest number of
+    server processes on any GPU of the trainer or, in an evaluation, on any GPU that servers use. Servers that
+    the run does not start are not counted.
     """
     rollout, compute = config.rollout, config.compute
     if rollout.servers:
@@ -294,8 +294,8 @@ def check_memory(
 
     A minimal step consists of the trained state, the engine, and an update on one short row with recomputed
     activations. A run that passes may still not fit; a run that fails cannot fit. If `device_bytes` is None,
-    the step is not compared. Also raises `ConfigError` if the engine's cache is too small for the longest
-    prompt and completion.
+    the memory of the step is not checked. Also raises `ConfigError` if the engine's cache is too small for
+    the longest prompt and completion.
     """
     rollout, compute = config.rollout, config.compute
     rollout.check_model(shape, compute.device)

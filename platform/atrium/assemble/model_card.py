@@ -130,9 +130,9 @@ def _prompt(config: Mapping[str, object], template: PromptTemplate, policy: Path
 
 
 def _day(config: Mapping[str, object], policy: Path, reads: str) -> date | None:
-    """Return the date in the prompts of training.
+    """Return the date that the prompts of training contained, if the chat template reads it as `reads`.
 
-    `reads` is the name by which a chat template reads the date, such as `date_string`. Returns None if no
+    `reads` is the name that stands for the date in a chat template, such as `date_string`. Returns None if no
     date is recorded, or if the policy's chat template does not contain this name.
     """
     day = setting(config, "model.date")

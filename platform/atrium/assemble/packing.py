@@ -29,8 +29,8 @@ def settle_packing(run: Run, forward: PolicyForward, *, longest_prompt: int, lon
     """Check the model's outputs, choose and record `compute.packing`, and return the changed run.
 
     `longest_prompt` and `longest` are the lengths of the longest prompt and row in tokens. Raises
-    `ConfigError` if the model cannot be trained. Also raises `ConfigError` if the model cannot be trained on
-    packed rows, but the settings or the choice of an earlier run require packing.
+    `ConfigError` if the model cannot be trained at all, or if it cannot be trained on packed rows although
+    the settings or the choice of an earlier run require packing.
     """
     config, ranks = run.config, run.ranks
     check_model(forward, longest)
