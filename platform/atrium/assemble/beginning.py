@@ -70,11 +70,7 @@ class Origin:
 
     @property
     def arguments(self) -> list[str]:
-        """The flags of `atrium train` that name the run or the configuration file of this origin.
-
-        Steps are not included: a run is already rewound when these flags are used, and a branch is resumed by
-        its new run directory instead.
-        """
+        """The flags of `atrium train` that name this origin's run or configuration file, without a step."""
         flags = {"--resume": self.run, "--from-config": self.file}
         return [word for flag, value in flags.items() if value is not None for word in (flag, value)]
 
@@ -110,11 +106,7 @@ def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False)
 
 
 def _is_finished(config: RunConfig, step: int) -> bool:
-    """Return whether the run to resume is finished. If so, print how to train it further.
-
-    `step` is the step of the newest checkpoint. A run whose `num_steps` is now greater than `step` is not
-    finished.
-    """
+    """Return whether the run to resume has ended at its `num_steps`. If so, print how to train it further."""
     from atrium.assemble.checks import is_finished
 
     if done := step == config.num_steps and is_finished(config):
@@ -183,10 +175,7 @@ def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
 
 
 def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[RunConfig, RunConfig]:
-    """Return the stored configuration of a run, and the configuration with which the run continues.
-
-    If `step` is given, the second configuration is that of a new run that branches from this step.
-    """
+    """Return a run's stored configuration, and that of its continuation or of its branch from `step`."""
     runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
     try:
         folder = find_run(runs_dir, run, last=TRAINED)
@@ -202,12 +191,7 @@ def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[Ru
 
 
 def _notes(origin: Origin, stored: RunConfig | None, config: RunConfig, step: int) -> list[str]:
-    """Return notes on a replaced `rollout.placement` and on a changed learning-rate schedule.
-
-    A stored `rollout.placement` is replaced if its value no longer exists. A new `num_steps` changes the
-    schedule, unless the learning rate is constant. `stored` is the configuration of the run that continues
-    from `step`, or None for a new run.
-    """
+    """Return notes on a replaced `rollout.placement` and on a learning rate schedule changed at `step`."""
     file = Path(origin.file) if origin.file is not None else None
     if config.resume is not None:
         file = RunFolder(Path(config.resume)).config_file
