@@ -104,8 +104,8 @@ def _answers_of(
 ) -> Answers:
     """Return the number of correct answers to each problem, for one arm and seed.
 
-    `correct` maps each (arm, seed) to a mapping from (problem, sample) to the grade. Raises `ConfigError`
-    unless all samples of all problems in the tables are present.
+    `correct` maps each (arm, seed) to a mapping from (problem, sample) to the grade. Raises `ConfigError` if
+    this arm and seed lack any of the `num_samples` samples of a problem that occurs in the tables.
     """
     cells = correct.get((arm, seed))
     if cells is None:

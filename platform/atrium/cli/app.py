@@ -72,7 +72,7 @@ def _complete_streams() -> None:
     """Redirect closed streams to the null device, and replace characters that a stream cannot encode.
 
     Without the redirection, the next file to be opened would get the descriptor of a closed stream, and
-    output for this stream would be written into the file.
+    output to that stream would end up in the file.
     """
     for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
@@ -151,7 +151,10 @@ def _parser() -> CommandParser:
 
 
 def _missing_package(name: str, error: ModuleNotFoundError) -> Exception:
-    """Return an error that names the extra to install, or `error` itself if the extra is installed."""
+    """Return an error that names the extra to install, or `error` itself if the extra is installed.
+
+    `name` is the subcommand that raised `error`.
+    """
     from atrium.assemble.doctor import PLATFORM, missing_packages
 
     if not missing_packages():

@@ -35,9 +35,8 @@ def main(argv: list[str]) -> int:
 def show_comparison(arguments: argparse.Namespace, *, is_report: bool) -> tuple[RunsComparison, Training]:
     """Print a comparison, and write its files unless --no-files is given.
 
-    If `is_report` is set, the only section that is printed is the one with the sentences for a paper.
-    Otherwise, all sections except this one are printed. Returns the comparison, and the training records of
-    its runs.
+    If `is_report` is set, only the section with the sentences for a paper is printed. Otherwise, all other
+    sections are printed. Returns the comparison, and the training records of its runs.
     """
     from atrium.compare.document import WRITTEN, comparison_document, report_name  # numpy
 

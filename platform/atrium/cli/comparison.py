@@ -64,7 +64,7 @@ _REPEATABLE: Sequence[tuple[str, str, Callable[[str], object], str]] = (
 
 
 def comparison_parser(command: str, purpose: str) -> CommandParser:
-    """Return the parser of `atrium compare` and `atrium report`."""
+    """Return the parser of `atrium compare` or `atrium report`, whichever `command` names."""
     parser = CommandParser(command, purpose, _EXAMPLES.replace("atrium compare", f"atrium {command}"))
     parser.add_argument(
         "runs",

@@ -1,7 +1,7 @@
-"""Shell completion: the script that `atrium -sc install=bash` prints calls `atrium -sc query=bash`.
+"""Shell completion: `atrium -sc install=bash` prints a script that calls `atrium -sc query=bash`.
 
-The first word is a command. After `train` and `config`, groups, options, keys and values are completed; after
-other commands, bash and zsh complete file names.
+The first word is completed to a command. After `train` and `config`, groups, options, keys and values are
+completed; after other commands, bash and zsh complete file names.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ _SCRIPTS = {
 
 
 def complete(asked: str, commands: Sequence[str]) -> int:
-    """Print the script for install=SHELL or uninstall=SHELL, or the completions of COMP_LINE; return 0.
+    """Print a script that installs or uninstalls completion, or print completions; return 0.
 
-    `asked` is the value of `-sc`, such as query=bash. Raises `ConfigError` if COMP_LINE is not set.
+    `asked` is the value of `-sc`: install=SHELL, uninstall=SHELL or query=SHELL. A query completes the
+    command line in the environment variable COMP_LINE. Raises `ConfigError` if a query finds this variable
+    unset.
     """
     if asked in _SCRIPTS:
         sys.stdout.write(_SCRIPTS[asked])

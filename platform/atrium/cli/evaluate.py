@@ -34,7 +34,7 @@ examples:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the evaluation in `argv`, print its results and return the exit code; may raise `AtriumError`."""
+    """Run an evaluation, grade stored answers again, or print settings; return 0 or raise `AtriumError`."""
     parser = _parser()
     arguments = parser.parse(argv)
     overrides: list[str] = arguments.overrides
@@ -101,7 +101,8 @@ def _parser() -> CommandParser:
 def _regrade(stored: str, runs_dir: str, overrides: Sequence[str], csv: Path | None) -> None:
     """Grade stored answers again and print the verdicts; write the verdicts to `csv` if it is given.
 
-    `stored` is an evaluation, run or file. The recorded grader is used unless `overrides` choose another one.
+    `stored` names an evaluation, a run, or a file of answers. The recorded grader is used unless `overrides`
+    choose another one.
     """
     from atrium.assemble.regrading import regrade_stored, regraded_document, regraded_rows
     from atrium.runs.sample_exports import write_csv

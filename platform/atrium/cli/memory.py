@@ -1,4 +1,4 @@
-"""`atrium memory`: predict the memory of a run by item and phase, and its time."""
+"""`atrium memory`: predict the time that a run takes, and its memory by item and phase."""
 
 from __future__ import annotations
 

@@ -205,7 +205,10 @@ def _numbers(text: str, expected: str, parts: Sequence[str]) -> str:
 
 
 def pair_of(form: str) -> Callable[[str], tuple[str, str]]:
-    """Return an argparse type that splits an argument such as OLD=NEW at the first `=`."""
+    """Return an argparse type that splits an argument such as OLD=NEW at the first `=`.
+
+    `form` describes the expected argument in error messages.
+    """
 
     def pair(text: str) -> tuple[str, str]:
         key, _, value = (printable(part).strip() for part in text.partition("="))

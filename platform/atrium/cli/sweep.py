@@ -1,4 +1,4 @@
-"""`atrium sweep`: run a sweep, join it with a worker from any machine, write its report, or list sweeps."""
+"""`atrium sweep`: run a sweep, add a worker to it from any machine, write its report, or list sweeps."""
 
 from __future__ import annotations
 

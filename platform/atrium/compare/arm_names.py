@@ -25,10 +25,10 @@ _TELLING_FIRST = ("divergence.kind", "divergence.delta", "regularizer.kl.kind", 
 class NamedArm:
     """An arm: its name, its algorithm and the names of its runs.
 
-    `is_other` marks "other runs": an arm with a single seed whose algorithm or label also has arms with
-    several seeds. `difference` describes the settings that distinguish such an arm. `algorithm` is empty if
-    the runs differ in it. Views list other runs separately, and comparisons count them only if the user names
-    them.
+    `algorithm` is empty if the runs differ in it. `is_other` marks "other runs": an arm with a single seed
+    whose algorithm or label also has arms with several seeds. `difference` describes the settings that
+    distinguish such an arm, and is empty for all other arms. Views list other runs separately, and
+    comparisons count them only if the user names them.
     """
 
     name: str
@@ -49,10 +49,11 @@ def name_arms(
     """Group runs into arms, in the order of their first runs; `settings` maps run names to settings.
 
     Runs form an arm if they agree in the settings `by`, or, if `by` is empty, in all settings that
-    distinguish methods. If `at_last_step` is set, the runs are compared at their last steps, and the run
-    length is such a setting. `chosen` are runs that the user named individually; their arms are never marked
-    as "other runs". `renamed` maps arms, named as in `find_arm`, to display names. Raises `ConfigError` if
-    `renamed` contains an unknown or ambiguous arm, or if two arms would have the same name.
+    distinguish methods. If `at_last_step` is set, the runs are compared at their last steps, so the run
+    length is one of the settings that distinguish methods. `chosen` are runs that the user named
+    individually; their arms are never marked as "other runs". `renamed` maps arms, named as in `find_arm`, to
+    display names. Raises `ConfigError` if `renamed` contains an unknown or ambiguous arm, or if two arms
+    would have the same name.
     """
     keys = list(by) or method_keys(list(settings.values()), at_last_step=at_last_step)
     members: dict[tuple[str, ...], list[str]] = {}
@@ -138,8 +139,9 @@ def _suffixes(
 ) -> dict[tuple[str, ...], str]:
     """Return the suffix of each group's name: the settings that distinguish it from other groups.
 
-    `groups` are pairs of a group and the groups that it is distinguished from. The keys of the result are the
-    `values` of the groups. A suffix is empty if nothing distinguishes its group.
+    `keys` are the settings whose values are the `values` of the groups. `groups` pairs each group with the
+    groups that it must be distinguished from. The result is keyed by the group's `values`. A suffix is empty
+    if nothing distinguishes its group.
     """
     first = [key for key in _TELLING_FIRST if key in keys]
     ordered = [*first, *(key for key in keys if key not in first and key != ALGORITHM)]
@@ -162,7 +164,8 @@ def _suffixes(
 def _telling(group: _Group, among: Iterable[_Group], order: Sequence[int]) -> list[int]:
     """Return the indices of a few settings that together distinguish a group from the groups in `among`.
 
-    The settings are chosen greedily. Groups with equal values of all settings are not distinguished.
+    `order` contains the indices of the settings that may be used. They are chosen greedily; in a tie, the
+    first in `order` is chosen. Groups with equal values of all these settings are not distinguished.
     """
     remaining = [other for other in among if other is not group]
     chosen: list[int] = []

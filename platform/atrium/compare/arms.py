@@ -37,12 +37,12 @@ class Arm:
     """A group of runs by seed, which differ only in their seeds and in settings that do not define arms.
 
     `settings` are the settings of the group's first run, and `all_settings` those of all its runs, including
-    runs that `runs` leaves out because another run has the same seed or because of a plan. Both lack the run
-    length if it does not distinguish methods. `window` is None if the divergence has no constant window or if
-    its window is unknown. `method` is None if this version cannot read the method, for instance without a
-    plugin. `use` contains those properties of the first run that the method's parts depend on. It is None if
-    the settings do not determine these properties. `recorded_key` is the method's key as recorded by the
-    first run.
+    runs that `runs` leaves out because another run has the same seed, or because they started after the
+    planned number of runs. Both lack the run length if it does not distinguish methods. `window` is None if
+    the divergence has no constant window or if its window is unknown. `method` is None if this version of
+    Atrium cannot read the method, for instance because a plugin is missing. `use` contains those properties
+    of the first run that the method's parts depend on. It is None if the settings do not determine these
+    properties. `recorded_key` is the method's key as recorded by the first run.
     """
 
     name: str
@@ -97,10 +97,10 @@ def group_runs(
     """Return the arms that the runs in `folders` form, in the order of `named`, and a list of notes.
 
     `named` are the results of `named_arms` for these and possibly other runs; an arm without a run in
-    `folders` is left out. `at_last_step` has the meaning that it has in `named_arms`. Unless it is set, the
-    settings of the arms do not include the run length. If several runs of an arm have the same seed, the
-    latest finished run counts, or the latest run if none finished; a note says so. Raises `ConfigError` if a
-    run's configuration cannot be read.
+    `folders` is left out. Unless `at_last_step` is set (see `name_arms`), the settings of the arms do not
+    include the run length. If several runs of an arm have the same seed, the latest finished run counts, or
+    the latest run if none finished; a note says so. Raises `ConfigError` if a run's configuration cannot be
+    read.
     """
     settings = {}
     for folder in folders:
@@ -158,11 +158,12 @@ def same_method_groups(arms: Sequence[Arm]) -> tuple[tuple[str, ...], ...]:
 
 
 def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the settings that a run was trained with; for an evaluation, those of its checkpoint.
+    """Return the settings that a run, or the checkpoint that an evaluation evaluated, was trained with.
 
-    Settings that the evaluation reads have the evaluation's values. The path of a checkpoint's weights is
-    left out because it differs between seeds. An evaluation of a model that no run trained has no training
-    settings. Its algorithm is named after the model.
+    For an evaluation of a checkpoint, settings that the evaluation itself used have the evaluation's values.
+    The path of the checkpoint's weights is left out because it differs between seeds. An evaluation of a
+    model that no run trained has no training settings, only its own; the name of the model then replaces that
+    of an algorithm.
     """
     unread = config.get("not_read")
     if config.get("kind") != "evaluation" or not isinstance(unread, Mapping):

@@ -34,9 +34,9 @@ def collapses_of(overview: RunOverview) -> dict[str, int] | None:
 
 
 def recorded_findings(folder: RunFolder) -> dict[str, int]:
-    """Return the rules of the findings in a run's `summary.json`, with the step of each (0: unknown).
+    """Return the step at which each finding in a run's `summary.json` began (0: unknown), by rule.
 
-    The step is the one at which the finding began. The result is empty if the file cannot be read.
+    The result is empty if the file cannot be read.
     """
     findings = read_object(folder.summary_file)[0].get("findings")
     found = [one for one in findings if isinstance(one, Mapping)] if isinstance(findings, list) else []

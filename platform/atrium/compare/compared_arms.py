@@ -104,9 +104,10 @@ def _reason(arm: NamedArm) -> str:
 
 
 def _runs_named(named: Sequence[NamedArm], baseline: str | None) -> list[str]:
-    """Return the names of the runs in `named` that are "other runs" and match the baseline.
+    """Return the names of the "other runs" in `named` that `baseline` refers to.
 
-    "Other runs" are explained in `arm_names`. The result is empty if `baseline` is None.
+    It refers to a run if it is the name of the run's arm or the end of the run's own name. "Other runs" are
+    explained in `arm_names`. The result is empty if `baseline` is None.
     """
     return [
         run

@@ -122,7 +122,7 @@ class Recorded:
         return f"{self.name} is {', '.join(parts)}"
 
     def quoted(self, *arms: str) -> str:
-        """Return the values of some arms for a sentence: `learning rates 3e-4 and 1e-3`."""
+        """Return the values of the given arms for a sentence, such as `learning rates 3e-4 and 1e-3`."""
         texts = [" or ".join(map(short_number, self.values[arm])) or "unknown" for arm in arms]
         is_flag = {"true", "false"} & {value for arm in arms for value in self.values[arm]}
         return f"{_spoken(self.name) if is_flag else _plural(_spoken(self.name))} {' and '.join(texts)}"
@@ -247,7 +247,10 @@ def _can_confound(key: str) -> bool:
 
 
 def _is_preset(key: str, arms: Sequence[Arm]) -> bool:
-    """Return whether an arm's preset file sets the key and all runs of this arm kept the preset value."""
+    """Return whether an arm's preset file sets the key and all runs of this arm kept the preset value.
+
+    If the preset leaves the value open (`auto` or `???`), any value counts as kept.
+    """
     for arm in arms:
         wanted = settings_outside(arm.settings.get("algorithm.name", "")).get(key)
         if wanted is not None and all(wanted in (run.get(key), *_LEFT_OPEN) for run in arm.all_settings):
@@ -258,8 +261,8 @@ def _is_preset(key: str, arms: Sequence[Arm]) -> bool:
 def _follows(one: Recorded, found: Sequence[Recorded]) -> bool:
     """Return whether the difference in `one` follows from a difference in `found`.
 
-    It does if `found` contains a section that includes the setting `one`. If some run lacks this setting, it
-    also does if `found` contains the `kind` of the setting's section.
+    It does if `found` contains a section that includes the setting `one`. It also does if some run does not
+    have this setting and `found` contains the `kind` of the setting's section.
     """
     is_partial = any(ABSENT in values for values in one.values.values())
     section = one.name.rpartition(".")[0]

@@ -106,11 +106,12 @@ def counted_runs(
     *,
     can_compare: Callable[[Sequence[RunFolder]], bool],
 ) -> CountedRuns:
-    """Return the runs that count and have scores on the benchmarks `wanted`.
+    """Return the runs that count and have scores on the benchmarks `wanted`, and the excluded runs.
 
-    The runs must also have recorded the cost at which `at` compares them. Neither condition applies to
-    diverged runs. If `wanted` is empty, the benchmarks are those that the largest number of runs share.
-    `can_compare` returns whether runs form at least two arms.
+    To be counted, runs must also have recorded the cost at which `at` compares them. Diverged runs count
+    without scores and without this cost. If `wanted` is empty, benchmarks are chosen on which at least two
+    arms have scores, if there are any: test benchmarks rather than validation benchmarks, and of these the
+    ones with the most runs. `can_compare` returns whether runs form at least two arms.
 
     Raises `RunFolderError` if no run that counts was evaluated, and `ConfigError` if there is a wanted
     benchmark on which no counted run was evaluated.
@@ -189,9 +190,11 @@ def _benchmarks(
 ) -> list[str]:
     """Return the wanted benchmarks, or a choice of benchmarks if `wanted` is empty.
 
-    The choice is based on a benchmark that runs of at least two arms answered: a test benchmark if there is
-    one, otherwise a validation benchmark, and of several the one with the most runs. All benchmarks of its
-    kind that these runs answered too are returned. `can_compare` returns whether runs form at least two arms.
+    The choice starts with one benchmark on which runs of at least two arms were evaluated, or with any
+    benchmark if there is none. Test benchmarks are preferred to validation benchmarks, and among benchmarks
+    of the same kind, the one with the most runs is used. The result contains this benchmark and all others of
+    its kind on which all of the same runs were evaluated. `can_compare` returns whether runs form at least
+    two arms.
     """
     answered: dict[str, list[EvaluatedRun]] = {}
     for run in runs:

@@ -164,7 +164,10 @@ def read_on(path: Path, table: CurveTable) -> CurveTable:
 
 
 def _parse(whole: bytes) -> tuple[dict[str, Floats], int]:
-    """Parse complete lines of `metrics.jsonl`; return the columns and the number of lines."""
+    """Parse complete lines of `metrics.jsonl`; return the columns, and the number of lines.
+
+    The number includes damaged lines and lines without a step.
+    """
     num_lines = whole.count(b"\n")
     if len(whole) > _FEW_BYTES and (columns := _parse_quickly(whole)) is not None:
         return columns, num_lines
@@ -172,9 +175,9 @@ def _parse(whole: bytes) -> tuple[dict[str, Floats], int]:
 
 
 def _parse_quickly(whole: bytes) -> dict[str, Floats] | None:
-    """Parse lines with Arrow; return None if Arrow rejects them or if they have no steps.
+    """Parse lines with Arrow, or return None if they cannot be parsed in this way.
 
-    Arrow rejects invalid lines. Columns that contain text instead of numbers are rejected too.
+    That is the case if Arrow rejects a line, if a column is not numeric, or if no line has a step.
     """
     try:
         options = pa_json.ReadOptions(use_threads=False, block_size=4_000_000)

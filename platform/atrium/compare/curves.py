@@ -139,12 +139,13 @@ def moving_mean(values: Floats, width: int) -> Floats:
 
 
 def group_curve(curves: Sequence[Curve], band: Band) -> GroupCurve | None:
-    """Return the mean at each point of a common grid over the runs that reach it, or None without points.
+    """Return the mean of several runs' curves on a common grid, or None if no curve has points.
 
-    If the runs share their x-values, these form the grid. Otherwise each run is interpolated linearly between
-    its first and last point. Evaluations are not interpolated: the mean at a step is over the runs that were
-    evaluated at this step, and its x-value is the mean of these runs' x-values. The band `deviation` is the
-    standard deviation over runs (with S - 1 in the denominator).
+    The mean at a grid point is over the runs that reach this point. If the runs share their x-values, these
+    form the grid. Otherwise each run is interpolated linearly between its first and last point. Evaluations
+    are not interpolated: the mean at a step is over the runs that were evaluated at this step, and its
+    x-value is the mean of these runs' x-values. The band `deviation` is the standard deviation over runs
+    (with S - 1 in the denominator).
     """
     curves = [one for one in curves if len(one.x)]
     if not curves:

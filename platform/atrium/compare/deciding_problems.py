@@ -36,7 +36,10 @@ class AnswersBeside:
 
 
 def deciding_table(comparison: RunsComparison, candidate: str, benchmark: str) -> Table:
-    """Return the table of problems with the largest differences from the baseline, in either direction."""
+    """Return the table of problems with the largest differences from the baseline, in either direction.
+
+    A difference is the candidate's share of correct answers minus the baseline's.
+    """
     baseline = comparison.arms[0].arm.name
     tables = [comparison.outcomes[benchmark][name] for name in (candidate, baseline)]
     share_AP = [table.mean_at_k().mean(axis=0) for table in tables]
@@ -70,9 +73,10 @@ def deciding_table(comparison: RunsComparison, candidate: str, benchmark: str) -
 
 
 def deciding_answers(comparison: RunsComparison, candidate: str, benchmark: str) -> list[AnswersBeside]:
-    """For each row of `deciding_table`, return the two runs whose answers to the problem differ most.
+    """For each row of `deciding_table`, return the two runs that differ most on the problem.
 
-    Among equally different pairs, runs of the same seed are preferred.
+    One run is the candidate's, the other the baseline's. Their shares of correct answers differ most in the
+    direction in which the arms differ. Among equally different pairs, runs of the same seed are preferred.
     """
     arms = {one.arm.name: one.arm for one in comparison.arms}
     pair = [arms[candidate], comparison.arms[0].arm]
