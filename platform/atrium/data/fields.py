@@ -32,10 +32,10 @@ _NOT_FOUND = frozenset(("proof", "notfound"))
 
 
 class UnreadableValueError(ValueError):
-    """Raised if a value contains no question, no choices, or not exactly one answer; the message says why.
+    """Raised if no problem can be read from a row or a value; the message says why.
 
-    `part` is the path of the part of the value that may be the answer, such as `.target` or `[0]`. It is
-    empty if no part qualifies.
+    If an answer has several parts, such as a list of two elements, `part` is the path of the part that may be
+    the reference answer, such as `.target` or `[0]`. It is empty if no part qualifies.
     """
 
     def __init__(self, message: str, *, part: str = "") -> None:
@@ -115,8 +115,8 @@ def solution_answer(value: object, read_box: BoxReader) -> str:
     """Return the reference answer in a worked solution.
 
     It is the text after the last `####` if there is one. Otherwise, it is the content of the last box, or the
-    whole text if that is a short expression rather than a sentence. A box in the text after `####` is opened
-    too. Raises `UnreadableValueError` if the solution has none of these.
+    whole text if that is a short expression rather than a sentence. If the text after `####` contains a box,
+    only the content of the box is returned. Raises `UnreadableValueError` if the solution has none of these.
     """
     if isinstance(value, int | float):
         return answer_text(value, read_box)

@@ -1,9 +1,9 @@
 r"""Removal of instructions from published questions, so that no prompt contains two instructions.
 
 An instruction says how to answer ("put your final answer within \boxed{}"), not what the question is. Only
-sentences at the very beginning or end of a question are removed, and only if they ask for thinking step by
-step or name an answer format that no problem requires by itself (`\boxed`, `####`, `Answer:`). A text that
-consists only of instructions is kept.
+sentences at the very beginning of a question, and sentences or clauses at its very end, are removed, and only
+if they ask for thinking step by step or name an answer format that no problem requires by itself (`\boxed`,
+`####`, `Answer:`). A question that consists only of instructions is kept.
 
 The phrases come from the published prompts of DAPO, verl, DeepScaleR and Qwen2.5-Math.
 """

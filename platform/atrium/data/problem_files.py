@@ -2,8 +2,8 @@
 
 `where` selects the rows, the field mapping locates questions and answers, instructions are removed, and
 repeated problems are dropped. It is an error if no row has a declared field, or if the number of rows or
-problems differs from the declared number, so that a name always refers to the same data. Whether reference
-answers can be graded is checked elsewhere.
+problems differs from the declared number, so that the name of a problem set always refers to the same data.
+Whether reference answers can be graded is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ class Reading:
         self._notes.update(row.notes)
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise `DataError` if the rows of the files `names` do not match the declaration in the settings."""
+        """Raise `DataError` if the rows read so far do not match the declaration in the settings.
+
+        `names` are the names of the files, for the error message.
+        """
         wanted = self._wanted
         listed = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''} of "
         is_one = [PurePath(wanted.source).name] == list(names)
@@ -127,7 +130,8 @@ class Reading:
         A question is conflicting if its rows have different answers. The error is raised in three cases: most
         rows share one conflicting question; most rows have an answer other than the first answer to their
         question; or most rows have a conflicting question, and the number of distinct questions is less than
-        10 % of the number of rows. The first two cases require at least 3 rows.
+        10 % of the number of rows. The first two cases require at least 3 rows. `place` names the data in the
+        error message.
         """
         conflicting = [found for found in self.found.values() if found.is_conflicting]
         most = max(conflicting, key=lambda found: found.num_rows, default=None)

@@ -24,8 +24,9 @@ class Origin:
     `num_unreadable` counts reference answers that the grader cannot read, which means that it would reject an
     equal answer in another notation. `unreadable` lists the ids of the problems with these answers, or is
     None if nothing was checked. `num_unchecked` counts reference answers whose check timed out.
-    `num_overlapping` counts training problems that also appear in a benchmark; `overlaps` lists the first
-    1,000 of them, each with the benchmark problem and the shared words.
+    `num_overlapping` counts problems that were dropped because they repeat a benchmark problem. `overlaps`
+    lists the first 1,000 of them, each as a tuple of its id, the benchmark problem (`benchmark/id`), and the
+    words that the two share.
     """
 
     source: str

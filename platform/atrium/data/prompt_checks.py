@@ -28,8 +28,9 @@ def check_prompt(
 ) -> list[str]:
     """Return notes about valid but unusual prompts, one line each (empty without a chat template).
 
-    Raises `ConfigError` if the chat template fails, if a second rendering differs, if the prompt contains a
-    memory address, or if a turn or a chat option of the settings has no effect on the prompt.
+    Raises `ConfigError` if the chat template fails, if a second rendering differs from the first, if the
+    prompt contains a memory address, or if a turn or a chat option of the settings has no effect on the
+    prompt.
     """
     if not template.use_chat_template:
         return []
@@ -69,7 +70,10 @@ def _renderer(
 
 
 def _check_repeats(template: PromptTemplate, prompt: list[int], text: str, render: Render) -> None:
-    """Raise `ConfigError` if a second rendering differs, or if the prompt contains a memory address."""
+    """Raise `ConfigError` if a second rendering differs from `prompt`, or if `text` has a memory address.
+
+    `prompt` contains the token ids of the first rendering. `text` is the decoded prompt.
+    """
     again = render()
     if again == prompt and not _ADDRESS.search(text):
         return

@@ -55,11 +55,11 @@ class WorkedExample(Section):
 
 
 class PromptTemplate(Section):
-    """The format of a question for a model, and the strings that end its answer.
+    """The format in which a model receives a question, and the strings that end the model's answer.
 
-    With the chat template, worked examples are turns of a conversation before the question. Without the chat
-    template, which suits models not trained on chats, the prompt is plain text without a system turn: the
-    worked examples, then the question, separated by `separator`.
+    With the chat template, worked examples are turns of a conversation before the question. Without it, the
+    prompt is plain text without a system turn: the worked examples, then the question, separated by
+    `separator`. Plain text suits models that were not trained on chats.
     """
 
     name: Text = "own"
@@ -112,11 +112,12 @@ def encode_prompt(
 ) -> TokenIds:
     """Return the token ids [T] of a problem's prompt, up to the start of the model's answer.
 
-    `date` is the date that the chat template receives (see `conversation_tokens`). The problem's own system
-    turn precedes the template's system turn, which is omitted if the problem's system turn contains it. The
-    problem's earlier turns are placed, unchanged, between the worked examples and the question. Raises
-    `ConfigError` if the tokenizer lacks a required chat template, if the chat template fails, or if plain
-    text cannot represent the problem's turns.
+    `date` is the date that the chat template receives (see `conversation_tokens`). With
+    `add_generation_prompt=False`, the chat template is asked to omit the start of the answer. The problem's
+    own system turn precedes the template's system turn, which is omitted if the problem's system turn
+    contains it. The problem's earlier turns are placed, unchanged, between the worked examples and the
+    question. Raises `ConfigError` if the tokenizer lacks a required chat template, if the chat template
+    fails, or if plain text cannot represent the problem's turns.
     """
     if not template.use_chat_template:
         if problem.turns:
@@ -170,8 +171,8 @@ def prompt_encoder(
 ) -> PromptEncoder:
     """Return a function that converts a problem to its prompt's tokens and caches the result.
 
-    Call the function once before other threads start: while the first call renders the chat template, it
-    limits the memory of the whole process.
+    Call the returned function once before other threads start, because its first call limits the memory of
+    the whole process while it renders the chat template. `date` is explained in `encode_prompt`.
     """
     known: dict[tuple[object, str], TokenIds] = {}
 

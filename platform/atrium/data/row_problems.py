@@ -38,8 +38,8 @@ class RowProblem:
     """The problem in a row; its `problem_id` is empty if the row has no id that is text or an integer.
 
     `raw` is equal for rows with the same question and the same earlier turns; system turns are ignored.
-    `instruction` is the instruction found in the question, or None. `notes` describe the row's prompt for the
-    user; the caller counts how many rows have each note.
+    `instruction` is the instruction found in the question, or None. `notes` tell the user what is unusual
+    about the row's prompt. The caller counts the rows with each note; rows with equal `raw` count once.
     """
 
     raw: object
@@ -51,7 +51,8 @@ class RowProblem:
 class RowReader:
     """A reader of rows that applies a field mapping and counts the rows without a mapped field.
 
-    `num_without` contains these counts by the name of the field in the mapping.
+    `num_without` maps the name of a field in the mapping, such as `answer` or `metadata.level`, to the number
+    of rows without this field.
     """
 
     def __init__(self, wanted: ProblemFiles, read_box: BoxReader) -> None:
@@ -156,7 +157,11 @@ class RowReader:
         return "" if value is MISSING or value is None else answer_text(value, self._read_box)
 
     def _with_remedy(self, error: UnreadableValueError, row: Row, value: object) -> UnreadableValueError:
-        """Return the error, with advice on the settings that would read a value with several parts."""
+        """Return the error with advice on settings that can read an answer with several parts.
+
+        The error is returned unchanged if its `part` is empty, or if `value` does not come from an answer
+        field.
+        """
         path = next((path for path in self._wanted.fields.answer if look_up(row, path) is value), None)
         if path is None or not error.part:
             return error
@@ -188,7 +193,10 @@ class RowReader:
         return found
 
     def _named(self, row: Row, group: str) -> dict[str, Any]:
-        """Return the values of a group of fields by name; missing fields are left out and counted."""
+        """Return the values of the fields in `group` (`metadata` or `verifier`), by name.
+
+        Fields that the row lacks are left out of the result and counted in `num_without`.
+        """
         values = {}
         for name, path in getattr(self._wanted.fields, group).items():
             value = look_up(row, path)

@@ -20,7 +20,7 @@ ProblemCount = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class ArithmeticSettings(Section):
-    """The built-in task: chained sums of one-digit numbers; the level is the number of operands."""
+    """The built-in task: chained sums of one-digit numbers; a problem's level is its number of operands."""
 
     min_operands: Annotated[int, Field(ge=2, le=1000)] = 2
     """Number of operands of the easiest problems."""
@@ -69,8 +69,8 @@ Scalar = str | int | float | bool
 class Fields(Section):
     """The mapping from the fields of a row to their meaning.
 
-    A field for the answer or the solution is required, unless message lists end with a solution, or
-    `verifier` names fields from which the grader decides.
+    A field for the answer or the solution is required, unless the message lists in the question field end
+    with a solution, or `verifier` names fields by which the grader judges answers.
     """
 
     question: Annotated[FieldPaths, Field(min_length=1)]

@@ -28,7 +28,10 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedFiles:
-    """Files on this machine, in reading order; `revision` is their commit on the Hub, or None."""
+    """Files on this machine, in reading order.
+
+    `revision` is the commit on the Hub from which they were downloaded, or None for files from a local path.
+    """
 
     paths: tuple[Path, ...]
     names: tuple[str, ...]
@@ -107,7 +110,11 @@ def _downloaded(source: str, name: str, *, revision: str | None, cache_dir: Path
 
 
 def _files_on_hub(source: str, revision: str | None, cache_dir: Path) -> tuple[tuple[str, ...], str | None]:
-    """Return a tuple with the name of the repository's only data file, and the commit (or None)."""
+    """Return the name of the repository's only data file, in a tuple of length 1, and its commit.
+
+    The commit is None if the Hub does not report it. Raises `DataError` if the repository cannot be read, or
+    does not have exactly one data file.
+    """
     from huggingface_hub import HfApi, snapshot_download
 
     try:

@@ -47,7 +47,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The smallest and the largest of several numbers, shown as `100 to 200`, or as `100` if equal."""
+    """The smallest and the largest of several numbers, shown as `100 to 200`.
+
+    If both have the same text after rounding, it is shown only once: `100`.
+    """
 
     low: float
     high: float
@@ -168,8 +171,9 @@ class Mark:
 class Series:
     """A curve, or a series of points. None in `y` is a gap, and `place` determines the color and the dashes.
 
-    `low` and `high` are the ends of a band, or of whiskers if `has_whiskers` is true. `dash` replaces the
-    dashes of the place. With `is_step`, a value is constant until the next x, as in a histogram.
+    `low` and `high` are the ends of a band, or of whiskers if `has_whiskers` is true. A nonempty `dash`
+    overrides the dashes that `place` determines. With `is_step`, a value is constant until the next x, as in
+    a histogram.
     """
 
     name: str
@@ -190,8 +194,8 @@ class Series:
 class Bounds:
     """A row of `Intervals` or `Bars`: a value, an outer and an inner interval, and observations (`dots`).
 
-    `dot_names` are the names of all observations; if it is empty, they have the row's name. With `is_open`,
-    the markers of the observations are hollow. `place` determines the color.
+    `dot_names` contains one name per observation; if it is empty, every observation has the row's name. With
+    `is_open`, the markers of the observations are hollow. `place` determines the color.
     """
 
     name: str
@@ -235,7 +239,7 @@ class Lines(Figure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals(Figure):
-    """A figure with one row per value, which shows intervals and observations.
+    """A figure of values with their intervals and observations, one row per value.
 
     `interval_names` are the names of the outer and the inner interval.
     """

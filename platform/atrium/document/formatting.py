@@ -42,7 +42,7 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
 
 
 def value_text(value: float | None, unit: Unit = "", *, is_signed: bool = False) -> str:
-    """Format a number with the digits of its unit; return a dash for None and NaN.
+    """Format a number as its unit requires; return a dash for None and NaN.
 
     Shares and points are in percent with one decimal, without the percent sign. A p-value has three decimals,
     or is `<0.001`. A fraction has two decimals, a ratio three, a bound six, and a count none. Seconds have
@@ -80,7 +80,7 @@ def _magnitude(value: float, unit: Unit) -> str:
 
 
 def interval_text(interval: tuple[float, float], unit: Unit = "", *, is_signed: bool = False) -> str:
-    """Format an interval, such as `[30.1, 38.3]`, or `[-0.3, +4.5]` for differences."""
+    """Format an interval, such as `[30.1, 38.3]`, or `[-0.3, +4.5]` with `is_signed`."""
     low, high = (value_text(end, unit, is_signed=is_signed) for end in interval)
     return f"[{low}, {high}]"
 
@@ -96,10 +96,10 @@ def span(interval: tuple[float, float] | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number with three significant digits, or as an integer from 1,000 to 100,000.
+    """Format a number with three significant digits; return a dash for None and NaN.
 
-    Numbers of at least 100,000, and numbers below 0.001 other than 0, are written with an exponent. None and
-    NaN become a dash.
+    Numbers with a magnitude of at least 1,000 are rounded to an integer instead. Magnitudes of at least
+    100,000, and nonzero magnitudes below 0.001, are written with three significant digits and an exponent.
     """
     if value is None or math.isnan(value):
         return "–"

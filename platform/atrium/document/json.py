@@ -12,9 +12,10 @@ VERSION = 1
 
 
 def to_json(document: Document) -> dict[str, object]:
-    """Return the document as standard JSON values.
+    """Return the document in standard JSON values: a dictionary with the keys `version` and `document`.
 
-    A number that is not finite becomes an object such as `{"number": "inf"}`.
+    `version` is the version of the format. A number that is not finite becomes an object such as `{"number":
+    "inf"}`.
     """
     return {"version": VERSION, "document": _encoded(document)}
 

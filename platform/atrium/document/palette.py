@@ -16,11 +16,12 @@ _USUAL = ("atr", "grpo", "reinforce", "dapo", "gspo", "clip_higher", "cispo", "d
 
 
 def places(method_by_name: Mapping[str, str]) -> dict[str, int]:
-    """Return a different place for each name (key), according to its method (value).
+    """Return a different place for each key of `method_by_name`, which maps names to methods.
 
-    The place has the usual hue of the method, or the next free hue if that is taken. When all hues are taken,
-    they are used again with the next dashes. Places are assigned to the names of the most frequently compared
-    methods first, and then to the other names in order.
+    A place has the usual hue of its method, which is fixed for the most frequently compared methods and
+    derived from the method's name for others. If that hue is taken, the place has the next free hue. When all
+    hues are taken, they are used again with the next dashes. Names whose method has a fixed hue receive their
+    places first. Otherwise, the order of the keys decides.
 
     >>> places({"grpo": "grpo", "atr": "atr", "atr · delta 0.05": "atr"})
     {'grpo': 1, 'atr': 0, 'atr · delta 0.05': 2}

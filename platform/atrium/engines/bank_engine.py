@@ -1,9 +1,10 @@
 """An engine that returns stored completions from a bank, for all or part of each group.
 
 Stored completions of a prompt are drawn without replacement, so a request for all of them returns each
-exactly once. The draw depends on the prompt and the first seed of the group; in other engines, each
-completion depends only on its own seed. A live engine with the policy's weights samples the rest of the
-group. Evaluation always uses the live engine, since stored completions do not represent the current policy.
+exactly once. The draw depends on the prompt and the first seed of the group. In other engines, by contrast, a
+completion does not depend on the seeds of other completions. A live engine with the policy's weights samples
+the rest of the group. Evaluation always uses the live engine, since stored completions do not represent the
+current policy.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class BankEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """The facts of the live engine."""
+        """The properties of the running live engine."""
         return self._live.facts
 
     def generate(
@@ -54,9 +55,9 @@ class BankEngine:
         """Yield each request's completions, with stored completions before live ones.
 
         Temperature, `top_p` and `top_k` apply to live completions only. Besides the errors that every engine
-        raises, it raises `EngineError` for a prompt with too few stored completions, for a stored completion
-        longer than `max_new_tokens`, and for `ignore_stop` and stop strings, which cannot be applied to
-        stored text.
+        raises, this method raises `EngineError` for a prompt with too few stored completions, for a drawn
+        completion longer than `max_new_tokens`, and for `ignore_stop` and stop strings, which cannot be
+        applied to stored text.
         """
         check_requests(requests, sampling, context_length=self._context_length)
         if sampling.stop:

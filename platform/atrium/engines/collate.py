@@ -1,6 +1,7 @@
 """Conversion of rollout groups to the tensors that the model and the objective read.
 
-Rows keep the order of the groups. Axes: B rows (completions), T completion tokens.
+Rows keep the order of the groups. Axes: B rows (completions), T completion tokens, L tokens of prompt and
+completion together, D hidden units, K parts of the reward.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ class RolloutRows:
         Bool; False for completions that the current weights did not sample: they were read from disk, or
         sampled before an update.
     proximal_state_BTD
-        The policy's last hidden states at the start of the step, at the completion tokens, if a state
-        divergence needs them.
+        The last hidden states, from which the policy at the start of the step predicts the completion tokens. None unless a state divergence (`method/state_divergences.py`) needs them.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def collate(
     pad_token_id
         Token that fills rows up to the length of the longest one.
     seed
-        Random seed for an objective's choices on these rows.
+        Random seed of the batch's `sample_key_B`, from which an objective derives its random choices.
     weight_version
         Version of the policy's current weights, or None if these weights sampled all rows except those read
         from disk.
@@ -213,7 +213,7 @@ def _rewards(rollouts: Sequence[Rollout], device: str) -> dict[str, Tensor]:
 def with_behavior(groups: Sequence[RolloutGroup], logprob_BT: Tensor) -> tuple[RolloutGroup, ...]:
     """Return the groups with `logprob_BT` as their behavior log-probabilities.
 
-    Rows of `logprob_BT` are in the order of `collate`.
+    Rows of `logprob_BT` are in the order of the rows that `collate` returns for these groups.
     """
     rows = iter(logprob_BT.float().cpu().numpy())
     return tuple(

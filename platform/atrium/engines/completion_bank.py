@@ -29,8 +29,8 @@ class Vocabulary:
     """The parts of the policy's tokenizer that a bank needs.
 
     `encode` and `decode` neither add nor expect special tokens. The first of `stop_token_ids` is appended to
-    an encoded text. Token ids are less than `num_tokens`. `unknown_token_id` is the token for text outside
-    the vocabulary, or None if there is no such token.
+    an encoded text, unless the completion is truncated. Token ids are less than `num_tokens`.
+    `unknown_token_id` is the token for text outside the vocabulary, or None if there is no such token.
     """
 
     encode: Callable[[str], Sequence[int]]
@@ -104,10 +104,11 @@ def _completion(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text:
 
 
 def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: bool) -> str:
-    """Return the text to which a completion's stored token ids decode, without the stop token.
+    """Return the text of a completion's stored token ids, decoded without a stop token at the end.
 
-    Raises `DataError` if the token ids cannot come from the policy's tokenizer. With `compares_text`, this
-    includes ids whose decoded text differs from the stored text.
+    Raises `DataError` if the token ids cannot come from the policy's tokenizer: if an id is outside the
+    vocabulary, or if the last id does not fit the finish reason. With `compares_text`, the error is also
+    raised if the decoded text differs from the stored text (see `_compared`).
     """
     ids = one.token_ids
     assert ids is not None, "called for stored tokens"
