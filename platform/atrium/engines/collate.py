@@ -41,7 +41,8 @@ class RolloutRows:
         Bool; False for completions that the current weights did not sample: they were read from disk, or
         sampled before an update.
     proximal_state_BTD
-        The last hidden states, from which the policy at the start of the step predicts the completion tokens. None unless a state divergence (`method/state_divergences.py`) needs them.
+        The last hidden states, from which the policy at the start of the step predicts the completion
+        tokens. None unless a state divergence (`method/state_divergences.py`) needs them.
 
     Examples
     --------
