@@ -110,7 +110,7 @@ def _correct(group):
     return [float(verdict.is_correct) for verdict in group.verdicts]
 
 
-def _penalised(group):
+def _penalized(group):
     """Correctness less a penalty of the completion's own, so that hardly any two rewards are equal."""
     return [reward - 0.01 * sample_index for sample_index, reward in enumerate(_correct(group))]
 
@@ -322,7 +322,7 @@ def test_dynamic_sampling_replaces_groups_that_are_all_right_whatever_their_pena
     played = scene(
         num_steps=1,
         silent=solved,
-        reward=_penalised,
+        reward=_penalized,
         group_filter=GroupFilter(**read_preset(preset).algorithm.group_filter.model_dump()),
         rollouts_at=(1,),
     )
@@ -409,7 +409,7 @@ def test_group_that_abstentions_leave_one_reward_is_dropped_and_counted(scene, k
     "algorithm", ["gvpo", "gvpo_no_covariance", "rpg_ufkl", "rpg_reinforce_rkl", "lite_ppo"]
 )
 def test_update_with_abstentions_is_that_of_groups_without_them(make, scene, algorithm):
-    whole = scene(num_steps=1, reward=_penalised, rollouts_at=(1,), algorithm=algorithm)
+    whole = scene(num_steps=1, reward=_penalized, rollouts_at=(1,), algorithm=algorithm)
     abstaining = scene(num_steps=1, reward=_abstaining(0, 3), algorithm=algorithm)
     start = whole.weights()
     whole.play()

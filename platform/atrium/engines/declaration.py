@@ -110,13 +110,14 @@ class EngineDemand:
     Attributes
     ----------
     dtype
-        Number format of the model: `float32` or `bfloat16`.
+        Number format of the model's forward pass: `float32` or `bfloat16`.
     weight_bytes
-        Bytes per weight of the trainer.
+        Bytes per weight that the trainer stores: 4, or 2 if it stores bfloat16 weights.
     is_apart
-        Whether the engine cannot sample from the trainer's module, because it is sharded or has adapters.
+        Whether an engine in the trainer's process must copy the weights, because they are sharded or have
+        adapters.
     num_ranks
-        Number of processes that share the work.
+        Number of the run's processes, which share the samples evenly.
     rollout_tokens
         Number of tokens, prompts included, of a step's whole batch of rollouts.
     evaluation_tokens
@@ -205,17 +206,17 @@ class EngineSettings(Choice, axis=True, tag="engine"):
 
     @property
     def is_apart(self) -> bool:
-        """Whether the engine samples from its own copy of the weights, not from this process's module."""
+        """Whether the engine always uses its own copy of the weights, never the trainer's module."""
         return self.has_own_weights or self.placement != "inside"
 
     @property
     def processes_per_engine(self) -> int:
-        """The number of processes that share one engine. On a machine with GPUs, each has its own GPU."""
+        """The number of processes that share one engine. On GPUs, each process uses its own GPU."""
         return 1
 
     @property
     def ranks_per_engine(self) -> int:
-        """The number of the run's own processes that share one engine, which is 1 with servers."""
+        """The number of the run's own processes that share one engine: always 1 with `placement=server`."""
         return self.processes_per_engine if self.placement == "inside" else 1
 
     @property
@@ -224,7 +225,11 @@ class EngineSettings(Choice, axis=True, tag="engine"):
         return len(self.servers) or self.num_servers
 
     def num_gpus(self, num_processes: int, num_nodes: int) -> int:
-        """Return the number of GPUs per machine for the run's processes and the servers that they start."""
+        """Return the number of GPUs per machine for the run's processes and the servers that they start.
+
+        `num_processes` is the number of the run's processes per machine, and `num_nodes` the number of
+        machines.
+        """
         if self.placement == "inside" or self.servers:
             return num_processes
         if self.devices is not None:
@@ -333,7 +338,10 @@ class EngineSettings(Choice, axis=True, tag="engine"):
         raise NotImplementedError
 
     def concurrency(self, shape: ModelShape, dtype: str, device_bytes: int) -> Concurrency | None:
-        """Return how many completions a GPU decodes at once, or None if no speed is predicted."""
+        """Return the limits on the completions that one engine decodes at once, or None if unknown.
+
+        With None, the duration of the run is not predicted. `device_bytes` is the memory of one device.
+        """
         return None
 
     def wave_size(self, num_parameters: int) -> WaveSize | None:
@@ -347,8 +355,9 @@ class EngineSettings(Choice, axis=True, tag="engine"):
     def prepare_environment(self, device: str, cache_dir: Path) -> None:
         """Set the environment variables of torch and the engine's libraries.
 
-        This must be called before any of them is imported. Variables set by the user are kept. On a GPU,
-        expandable segments are enabled, so that micro-batches of many sizes do not fragment memory.
+        This must be called before torch or any of these libraries is imported. Variables set by the user are
+        kept. On a GPU, expandable segments are enabled if the engine allows them, so that micro-batches of
+        many sizes do not fragment memory.
         """
         if device == "cuda" and self.allows_expandable_segments and _OLD_ALLOCATOR not in os.environ:
             os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")

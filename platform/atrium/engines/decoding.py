@@ -93,9 +93,10 @@ class Decoder:
     def _decoding_mask(self, mask_UL: Tensor, max_new_tokens: int) -> Tensor:
         """Return the attention mask for all decoding steps.
 
-        Each step uses only the columns up to its token. If every layer attends to the whole cache, the mask
-        has the form that attention adds to its scores, [U, 1, 1, L + T], so that transformers need not
-        convert it at every step.
+        The mask has columns for all `max_new_tokens` new tokens. Each step uses only the columns up to its
+        token. If every layer attends to the whole cache and the implementation of attention permits it, the
+        mask is [U, 1, 1, L + T] and contains the numbers that are added to the attention scores, so that
+        transformers need not compute them at every step. Otherwise, it is int64 [U, L + T] and 1 at tokens.
         """
         mask = torch.nn.functional.pad(mask_UL, (0, max_new_tokens), value=1)
         if (
@@ -116,7 +117,7 @@ def _pad_left(prompts: Sequence[TokenIds], pad_token_id: int) -> tuple[Tensor, T
 
 
 class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
-    """A full-attention cache layer with spare capacity, so that a new token does not copy the cache.
+    """A full-attention cache layer with spare capacity, so that appending a token seldom copies the cache.
 
     `keys` and `values` [N, heads, length, head size] are views of the filled part.
     """

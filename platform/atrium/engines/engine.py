@@ -61,7 +61,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Generation:
-    """The finished completions of the request at `request_index`, in the order of its seeds."""
+    """The finished completions of the request at `request_index`, in the order of the request's seeds."""
 
     request_index: int
     completions: tuple[Completion, ...]
@@ -71,10 +71,10 @@ class Generation:
 class EngineFacts:
     """The properties of a started engine that a run records.
 
-    `described` contains derived values, such as the size of the engine's cache. `num_preempted` counts
-    samples that were preempted from the cache and recomputed since the start, or None if preemption cannot
-    happen. `idle_s` is the time in seconds that servers were idle since the start, averaged over servers, or
-    None for an engine in the trainer's process, whose idle time is not measured.
+    `described` contains derived values, such as the size of the engine's cache. `num_preempted` is the number
+    of times since the start that a sample was preempted from the cache and recomputed, or None if the engine
+    does not preempt samples. `idle_s` is the time in seconds that servers were idle since the start, averaged
+    over servers, or None for an engine in the trainer's process, whose idle time is not measured.
     """
 
     described: Mapping[str, str | int | float] = field(default_factory=dict)

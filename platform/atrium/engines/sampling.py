@@ -71,7 +71,11 @@ def uniforms(key_N: Tensor, positions: range) -> Tensor:
 
 
 class Occurrences:
-    """Occurrence counts of tokens [N, V] in each row's prompt and completion, for penalties."""
+    """Occurrences of tokens in prompts and completions, for penalties.
+
+    For each row and token [N, V], an object stores whether the token occurs in the row's prompt, and how
+    often it occurs in the row's completion.
+    """
 
     def __init__(self, prompts: Sequence[TokenIds], like_NV: Tensor) -> None:
         self._in_prompt_NV = torch.zeros_like(like_NV, dtype=torch.bool)
@@ -80,14 +84,14 @@ class Occurrences:
             self._in_prompt_NV[row, torch.from_numpy(prompt).long().to(like_NV.device)] = True
 
     def add(self, token_N: Tensor) -> None:
-        """Count the next token of each row."""
+        """Count the next token of each row's completion."""
         self._count_NV[torch.arange(len(token_N), device=token_N.device), token_N] += 1
 
     def select(self, keep_N: Tensor) -> None:
         """Keep only the rows with the indices `keep_N`."""
         self._in_prompt_NV, self._count_NV = self._in_prompt_NV[keep_N], self._count_NV[keep_N]
 
-    def penalised(self, logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
+    def penalized(self, logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
         """Return the logits, float32 [N, V], with the penalties of `SamplingParams` applied."""
         occurred_NV = self._count_NV > 0
         logits_NV = logits_NV.float()

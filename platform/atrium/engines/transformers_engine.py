@@ -271,7 +271,7 @@ class _Wave:
                 self.decoder.step(self._token_TN[position - 1])
             logit_NV = self.decoder.logit_NV
             if self._occurrences is not None:
-                logit_NV = self._occurrences.penalised(logit_NV, self.sampling)
+                logit_NV = self._occurrences.penalized(logit_NV, self.sampling)
             token_N, logprob_N = sample_tokens(
                 logit_NV,
                 self._uniform_BN[position % _UNIFORM_BLOCK],

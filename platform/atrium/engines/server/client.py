@@ -42,7 +42,10 @@ class UnfitServerError(ServerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Required properties of a server: the model's configuration, its dtype, and the context in tokens."""
+    """Required properties of a server: the model's configuration and dtype, and the least context length.
+
+    The context length is in tokens.
+    """
 
     model: Mapping[str, Any]
     dtype: str
@@ -232,7 +235,11 @@ class ServerClient:
 
 
 def _check_model(model: Mapping[str, Any], config: Mapping[str, Any], expected: Expected) -> None:
-    """Raise `UnfitServerError` if the server's model or settings differ from the expected ones."""
+    """Raise `UnfitServerError` if the server's model or settings differ from the expected ones.
+
+    `model` is the configuration of the server's model, and `config` contains vLLM's settings for this model.
+    A longer context than expected is allowed.
+    """
     for name in _SHAPE:
         if model.get(name) != expected.model.get(name):
             raise UnfitServerError(

@@ -32,13 +32,14 @@ class Sample:
     """A completion to sample, with vLLM's sampling parameters.
 
     `place` is a pair: the index of the request that the sample belongs to, and the sample's index within this
-    request. `num_tries` counts invalid answers.
+    request. `num_failures` counts the requests for this sample that a server rejected or answered with an
+    invalid response.
     """
 
     place: tuple[int, int]
     token_ids: Sequence[int]
     parameters: Mapping[str, Any]
-    num_tries: int = 0
+    num_failures: int = 0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -124,8 +125,8 @@ class Dealer:
     def _free(self, version: int | None) -> tuple[Server, asyncio.Future[None]] | None:
         """Return the least busy server whose weights are `version`, and its `lost` future.
 
-        If `version` is None, any server qualifies. Returns None if no server qualifies or all of these are
-        busy.
+        Only servers that are ready and whose version is known qualify. If `version` is None, all versions
+        qualify. Returns None if no server qualifies or all that qualify have `per_server` requests.
         """
         up = [
             (one, one.lost)
@@ -145,7 +146,11 @@ class Dealer:
         task.add_done_callback(lambda _: self._pool.notify())
 
     async def _one(self, server: Server, lost: asyncio.Future[None], sample: Sample, batch: Batch) -> None:
-        """Request one sample. If that fails, return the sample to the front of the queue."""
+        """Request one sample, and put the answer into `batch.found`.
+
+        If the request fails, or if `lost` is done before the answer arrives, the sample is put back at the
+        front of `batch.waiting`. `lost` is the server's future at the time of the request.
+        """
         pool = self._pool
         request = asyncio.create_task(server.client.sample(sample.token_ids, sample.parameters))
         try:
@@ -156,9 +161,9 @@ class Dealer:
             answer = request.result()
             _check(answer, batch.version)
         except (httpx.HTTPError, ServerError) as error:
-            sample.num_tries += isinstance(error, ServerError) and not lost.done()
+            sample.num_failures += isinstance(error, ServerError) and not lost.done()
             batch.waiting.appendleft(sample)
-            if sample.num_tries > _MAX_TRIES or isinstance(error, UnfitServerError):
+            if sample.num_failures > _MAX_TRIES or isinstance(error, UnfitServerError):
                 pool.fail(f"{server.name} failed to answer a request: {reason_of(error)} ({server.log})")
             elif not lost.done() and not await _is_idle_connection(server, error):
                 pool.lose(server, lost, reason_of(error))
@@ -173,7 +178,7 @@ class Dealer:
 
 
 async def _is_idle_connection(server: Server, error: Exception) -> bool:
-    """Return whether the error only means that a healthy server has closed a connection that was idle."""
+    """Return whether the cause of the error is only that a healthy server has closed an idle connection."""
     if not isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
         return False
     has_ended = server.process is not None and server.process.exit_code is not None
@@ -183,7 +188,10 @@ async def _is_idle_connection(server: Server, error: Exception) -> bool:
 
 
 def _check(answer: SimpleNamespace, version: int | None) -> None:
-    """Raise `ServerError` for an aborted completion, or for weights other than `version`, if given."""
+    """Raise `ServerError` if a completion has an unknown finish reason, or was sampled with other weights.
+
+    The weights must be those of `version`. If `version` is None, any weights are allowed.
+    """
     if answer.finish_reason not in ("stop", "length"):
         raise ServerError(f"a completion has the unknown finish reason '{answer.finish_reason}'")
     versions = {found for found, _, _ in answer.spans}

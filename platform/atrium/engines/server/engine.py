@@ -34,14 +34,14 @@ _GIVEN_UP = "sampling was cancelled"
 
 
 class ServerEngine:
-    """An engine that samples with a pool of vLLM servers, initially with the policy's own weights.
+    """An engine that samples with a pool of vLLM servers, which load the policy's weights at startup.
 
     Parameters
     ----------
     policy
         The policy whose weights are sampled from.
     pool
-        The servers; the engine starts them.
+        The pool of servers, which the engine starts and closes.
     files
         Writer of the weight files that servers read.
     per_server
@@ -92,7 +92,11 @@ class ServerEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """Properties that the servers determined at startup, with their preemptions and idle time."""
+        """Properties of the servers from startup, their number of preemptions, and their mean idle time.
+
+        The properties are those of the first server, with the number of servers. The preemptions are summed
+        over the servers that respond, for each server since its last start.
+        """
         servers = self.pool.servers
         counts = self._run(self.pool.counters())
         now = time.monotonic()
@@ -124,13 +128,16 @@ class ServerEngine:
         return self.generate_by(self._weight_version, requests, sampling)
 
     def at_this_version(self) -> VersionSampler:
-        """Return a sampler that uses the current weights, also after later updates."""
+        """Return a sampler that is fixed to the current version of the weights, even after later updates."""
         return VersionSampler(self, self._weight_version)
 
     def generate_by(
         self, version: int, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
-        """Sample as `generate` does, but with the weights of `version`, whose files must exist."""
+        """Sample as `generate` does, but with the weights of `version`.
+
+        Either the weight files of `version` must exist, or servers must already have loaded these weights.
+        """
         check_requests(requests, sampling, context_length=self.context_length)
         return self._generate(version, tuple(requests), sampling)
 
@@ -188,9 +195,12 @@ class ServerEngine:
             raise
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Load a full `state_dict` as `version` into all servers.
+        """Load a full `state_dict` as `version` into the servers.
 
-        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's.
+        Servers that are ready and idle load the weights before this method returns. So do busy servers in
+        continuous mode, or if weights are sent over NCCL. All other servers load the weights later, if these
+        are still needed. If names or shapes differ from the model's, raises `EngineError` before anything
+        changes. Also raises `EngineError` if the servers have failed.
         """
         check_weights(base_weights(self._model), weights)
         self._interrupted.clear()
@@ -204,10 +214,10 @@ class ServerEngine:
         """Do nothing, since servers have their own devices."""
 
     def interrupt(self) -> None:
-        """Make all sampling, in any thread, end with `InterruptedError` until new weights are loaded.
+        """Make `generate` raise `InterruptedError`, in all threads, until `update_weights` is called.
 
-        `CompletionStream.next` raises this error once, after returning all requests that finished before the
-        interruption.
+        This also ends iterations that are under way. A `CompletionStream` continues, but its `next` raises
+        `InterruptedError` once, after returning all requests that finished before the interruption.
         """
         self._interrupted.set()
         for batch in list(self._batches):
@@ -286,7 +296,10 @@ class CompletionStream:
         self._engine.pool.notify()
 
     def next(self) -> Generation:
-        """Wait for the next finished request. Raises the errors of `ServerEngine.generate`."""
+        """Wait for the next finished request, and return its completions.
+
+        Raises the errors of `ServerEngine.generate`.
+        """
         return self._batch.next()
 
     def close(self) -> None:

@@ -22,13 +22,16 @@ _START_TIME_FIELD = 19  # of /proc/PID/stat, counted after the name of the progr
 
 
 def identity(pid: int) -> str:
-    """Return the id and start time of a process, which together are unique to this process."""
+    """Return the process id and start time as `PID:START`, to distinguish processes that reuse an id.
+
+    START is in clock ticks since the machine's boot.
+    """
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     return f"{pid}:{stat.rpartition(')')[2].split()[_START_TIME_FIELD]}"
 
 
 def is_alive(process: str) -> bool:
-    """Return whether the process with this identity is still running."""
+    """Return whether the process with the identity `process` is still running."""
     try:
         return identity(int(process.partition(":")[0])) == process
     except (OSError, ValueError):

@@ -30,9 +30,10 @@ class Server:
     """A server of the pool; `process` is None for a server that Atrium did not start.
 
     `lost` is a future while the server is ready, and None otherwise. Its result is set when the server is
-    lost. `version` is the version of the server's weights, or None while it is unknown. `num_lost` counts the
-    losses since the last completion. `busy_s` is the total time in seconds of past periods with requests, and
-    the current period started at `busy_since`.
+    lost. `version` is the version of the server's weights, or None while it is unknown. `num_lost` counts how
+    often the server was lost or failed to restart since its last completion. `busy_s` is the total length in
+    seconds of the past periods in which the server had requests, and `busy_since` is the start of the latest
+    period, as a value of `time.monotonic()`.
     """
 
     name: str
