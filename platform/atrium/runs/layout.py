@@ -91,7 +91,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """The paths of the files in one run directory, `path`, which need not exist."""
+    """The paths of the files and folders in the run directory `path`; none of them needs to exist."""
 
     path: Path
 

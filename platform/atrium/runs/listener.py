@@ -35,7 +35,7 @@ class Listener:
         """Handle the start of training after `step` (0 for a new run); `title` names the trained model."""
 
     def progress(self, *, step: int, num_steps: int) -> None:
-        """Handle progress in a run without training steps: `step` of `num_steps` evaluated problems."""
+        """Handle progress in a run without training steps: `step` of `num_steps` problems are evaluated."""
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Handle the start of a phase such as `warm-up` or `sampling`, with `total` units (None: unknown)."""

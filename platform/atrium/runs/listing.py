@@ -32,7 +32,7 @@ def listing_document(
     """Return a document with a table of `runs` and notes on the problems of these runs.
 
     A note gives `num_hidden`, the number of failed starts that are not listed. If `runs` is empty, the
-    document says that `runs_dir` contains no runs, or that it contains no run with `text` in its name.
+    document says that `runs_dir` contains no runs, or that none of its runs has `text` in its name.
     """
     notes = [
         f"{run.folder.name}: {'; '.join(problems)}"
@@ -116,10 +116,10 @@ def _row(run: RunOverview) -> Row:
 
 
 def _judged_on(scores: Mapping[str, Scores]) -> tuple[str, Scores | None]:
-    """Return the name and scores of the benchmark to show in the list, or ("", None) without scores.
+    """Return the name and scores of the benchmark to show in the list, or ("", None) if `scores` is empty.
 
     Benchmarks that were evaluated at more than one step are preferred. Among equally preferred benchmarks,
-    test problems take precedence over validation problems.
+    those of test problems take precedence over those of validation problems.
     """
     names = sorted(
         scores, key=lambda name: (scores[name].first.step == scores[name].last.step, "validation" in name)

@@ -89,8 +89,9 @@ def use_of(config: Mapping[str, object]) -> Use | None:
 def method_key(config: Mapping[str, object], *, at_last_step: bool = False) -> str:
     """Return a hash (16 hex digits) that is equal for configurations that describe the same method.
 
-    If this process does not know a part of the method, such as one from a plugin, the hash covers the
-    recorded settings alone. `at_last_step` has the same meaning as in `tells_methods_apart`.
+    If this process cannot read the method, for example because a plugin is not loaded, the hashes are equal
+    only if the recorded settings of the method are equal. `at_last_step` has the same meaning as in
+    `tells_methods_apart`.
     """
     settings = method_of(config, at_last_step=at_last_step)
     if method := Method.read(config):

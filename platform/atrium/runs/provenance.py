@@ -141,7 +141,11 @@ def package_versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, object]:
-    """Return the CPU model, the cores, the memory of machine and container in MiB, and the GPUs."""
+    """Return the CPU model, the numbers of cores, the memory in MiB, and the GPUs.
+
+    There are numbers of physical cores, of logical cores, and of those that this process may use. The memory
+    is that of the machine; the container's limit is a separate value.
+    """
     return {
         "cpu": cpu_model(),
         "num_physical_cores": psutil.cpu_count(logical=False),

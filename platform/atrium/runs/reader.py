@@ -169,6 +169,7 @@ def read_metrics(folder: RunFolder) -> MetricTable:
 def read_findings(folder: RunFolder, *, is_over: bool = True) -> tuple[Finding, ...]:
     """Return the problems that `diagnosis.diagnose` finds in a run's metrics.
 
+    If `is_over` is not set, the run counts as in progress, and rules wait for their full number of steps.
     Raises `OSError` if `metrics.jsonl` exists but cannot be read.
     """
     return diagnose(read_steps(folder), is_over=is_over, facts=read_facts(folder))

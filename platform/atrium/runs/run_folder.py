@@ -40,10 +40,10 @@ class RunFolder(RunLayout):
 
     @classmethod
     def create(cls, runs_dir: Path | str, experiment: str, algorithm: str, seed: int) -> RunFolder:
-        """Create a run directory that contains only `status.json`, with this process as the run's process.
+        """Create a run directory that contains only `status.json`, which names this process as the run's.
 
-        Raises `ConfigError` for names that are not plain folder names or that are reserved, and
-        `RunFolderError` if the directory cannot be created.
+        Raises `ConfigError` if `experiment` or `algorithm` is not a plain folder name, or if `experiment` is
+        reserved, and `RunFolderError` if the directory cannot be created.
         """
         check_experiment(experiment)
         check_name(algorithm, "algorithm.name")

@@ -1,9 +1,9 @@
 """The listener that writes the run directory: metrics, rollouts, evaluations, status, and the summary.
 
-A full disk does not stop training: unwritten lines are kept in memory and written later, files of samples are
-skipped, and both are reported once. Only `sync`, which precedes every checkpoint, and `begin` and `progress`,
-which write `status.json`, raise an error. If the run directory is removed or moved, the run ends with an
-error, since its later output would be lost.
+If the disk is full, `sync`, which precedes every checkpoint, raises an error, and so do `begin` and
+`progress`, which write `status.json`. Apart from these, a full disk does not stop training: unwritten lines
+are kept in memory and written later, files of samples are skipped, and both are reported once. If the run
+directory is removed or moved, the run ends with an error, since its later output would be lost.
 """
 
 from __future__ import annotations
@@ -139,10 +139,9 @@ class RunFolderWriter(Listener):
             self._status.record_start()
 
     def sync(self) -> None:
-        """Flush all lines to disk before a checkpoint of the same step is written.
+        """Flush all lines to disk, so that a checkpoint written afterwards is not ahead of its metrics.
 
-        Raises `RunFolderError` if the disk is full, since a checkpoint must not be ahead of its metrics, or
-        if the run directory is missing.
+        Raises `RunFolderError` if the disk is full or if the run directory is missing.
         """
         self._require_folder()
         with explained("write the metrics of", self.folder.path):

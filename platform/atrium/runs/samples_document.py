@@ -1,4 +1,4 @@
-"""Documents of an evaluation's samples by problem, and of a run's samples before and after training."""
+"""Documents of evaluations' samples by problem, and passages with samples before and after training."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ _MAX_CELL = 60
 def samples_document(evaluations: Mapping[str, Sequence[Sample]], problem_id: str | None = None) -> Document:
     """Return a document with one row per problem of each evaluation.
 
-    If `problem_id` is given, the document instead has all answers to this problem, from the benchmarks that
-    contain it. Raises `RunFolderError` if none of them does.
+    `evaluations` maps benchmarks to their samples. If `problem_id` is given, the document instead has all
+    answers to this problem, from every benchmark that contains it. Raises `RunFolderError` if no benchmark
+    contains it.
     """
     sections = [
         _problems(name, own) if problem_id is None else _answers(name, own, problem_id)

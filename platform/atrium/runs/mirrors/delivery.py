@@ -49,8 +49,9 @@ class MirrorError(AtriumError):
 class Delivered:
     """The record of what a tracker has received: the steps up to `step`, and `evaluations`.
 
-    `remote` is the tracker's own name for the run, and `where` is an address or command to view the run.
-    `final_state` is the final state reported to the tracker, or None. `problem` is the latest error, or None.
+    `target` is the tracker's address, `remote` the tracker's own name for the run, and `where` an address or
+    command to view the run. `final_state` is the final state reported to the tracker, or None. `problem` is
+    the error of the latest delivery, or None if that delivery succeeded.
     """
 
     target: str = ""
@@ -75,7 +76,7 @@ class Destination(Protocol):
         """Connect, and find or create the run; return the updated record of what the tracker has."""
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Deliver rows, in the order of steps."""
+        """Deliver rows: in the order of steps, with late rows at the end."""
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
         """Report the final state and the problems found; send or link the run's files.
@@ -110,7 +111,7 @@ class Delivery:
         """Deliver all available rows; return whether the run is over and completely delivered.
 
         If `may_finish` is not set, the end of the run is not reported yet. Errors of the destination are
-        raised; rows delivered before the error remain recorded.
+        raised; rows delivered before the error are recorded as delivered.
         """
         try:
             return self._deliver(may_finish)
@@ -246,7 +247,7 @@ class Mirrors(Listener):
             thread.wake.set()
 
     def close(self) -> None:
-        """Wait at most two seconds until the run is delivered; log each tracker that still lacks data."""
+        """Wait at most two seconds for the delivery to end; log each tracker that still lacks data."""
         started = [thread for thread in self._threads if thread.ident is not None]
         for thread in started:
             thread.is_closing.set()
@@ -263,8 +264,9 @@ class Mirrors(Listener):
 class MirrorThread(threading.Thread):
     """A thread that delivers one run to one tracker. It gives up `LINGER_S` seconds after the end of the run.
 
-    `make` creates the delivery. `problem` is the latest error, or None. Setting the event `wake` ends a pause
-    early. Setting the event `is_closing` tells the thread that the run directory is complete.
+    `make` creates the delivery. `problem` is the error of the latest attempt, or None if it succeeded.
+    Setting the event `wake` ends a pause early. Setting the event `is_closing` tells the thread that the run
+    directory is complete.
     """
 
     def __init__(self, kind: str, make: Callable[[], Delivery]) -> None:

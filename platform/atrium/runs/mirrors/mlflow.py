@@ -1,10 +1,10 @@
 """A run in MLflow: by default in an SQLite file in the runs directory, or on a server with a given URI.
 
 Values are sent with their recording times. MLflow's database uses a metric's name, step, time and value as
-one key, so values sent twice count once, even if the first delivery was not recorded. A run's files become
-artifacts: hard links if MLflow keeps artifacts on this disk, else copies of the small files. Runs of one
-sweep, or runs that differ only in their seeds, become children of a parent run as soon as there are two of
-them.
+one key, so values sent twice count once, even if the first delivery was not recorded. A run's small files
+become artifacts: hard links if MLflow keeps artifacts on this disk, else copies. With hard links, the samples
+of evaluations become artifacts too. Runs of one sweep, or runs that differ only in their seeds, become
+children of a parent run as soon as there are two of them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class MLflowDestination:
             self._client.log_batch(self._run_id, metrics=metrics[start : start + _METRICS_PER_BATCH])
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
-        """Hand over the files, and set the run's final status, its state and its findings.
+        """Hand over the files, record the state and the findings as tags, and end the run in MLflow.
 
         A finished run gets MLflow's status FINISHED, a failed run FAILED, and any other run KILLED.
         """
@@ -116,7 +116,7 @@ class MLflowDestination:
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[int]:
-        """Lock a file while tables, experiments and parent runs are created; yield its file descriptor.
+        """Lock a file while tables, experiments and parent runs are created; yield the file's descriptor.
 
         Only one process on this machine can hold the lock; others wait for it.
         """
@@ -184,9 +184,9 @@ class MLflowDestination:
         }
 
     def _send_parameters(self, present: Mapping[str, str]) -> None:
-        """Log settings that are not in `present` as parameters, and changed settings as tags.
+        """Log new settings of the run as parameters, and changed settings as tags.
 
-        MLflow does not allow changes of parameters.
+        `present` contains the parameters that the run already has in MLflow, which cannot be changed there.
         """
         from mlflow.entities import Param, RunTag
 
@@ -223,7 +223,11 @@ class MLflowDestination:
                 self._client.set_tag(child.info.run_id, "mlflow.parentRunId", parent_id)
 
     def _hand_over_files(self) -> None:
-        """Hard-link the run's files if MLflow's artifacts are on this disk, else send the small files."""
+        """Hand over the run's files to MLflow as artifacts.
+
+        If MLflow's artifacts are on this machine, the small files and the samples of evaluations are
+        hard-linked. Otherwise, only the small files are sent.
+        """
         files = small_files(self._run.folder)
         if not self._artifacts.startswith("file:"):
             for path, folder in files:
@@ -242,7 +246,7 @@ class MLflowDestination:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Make `target` a hard link to `source`, or a copy if they are on different disks."""
+    """Make `target` a hard link to `source`, or a copy if a hard link is impossible, as between disks."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:

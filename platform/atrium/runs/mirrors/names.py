@@ -29,9 +29,10 @@ def mlflow_name(name: str) -> str:
 
 
 def evaluation_numbers(record: Record) -> dict[str, float]:
-    """Return the scores in a record of `evaluations.jsonl`, keyed by the metric names used in training.
+    """Return the scores in a record of `evaluations.jsonl`, by metric name.
 
-    The result is empty for a record that is not an evaluation.
+    A name has the form `evaluation/<benchmark>/<score>`. The result is empty for a record that is not an
+    evaluation.
     """
     benchmark, results = record.get("benchmark"), record.get("results")
     if not isinstance(benchmark, str) or not isinstance(results, Mapping):

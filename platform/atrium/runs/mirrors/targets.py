@@ -27,7 +27,8 @@ def delivery_of(
 ) -> Delivery:
     """Return the delivery of a run to the tracker `kind`, one of `KINDS`; raise `ConfigError` for others.
 
-    `uri` (MLflow) and `offline` (W&B) take precedence over the run's settings unless they are None.
+    `uri` (MLflow) and `offline` (W&B) take precedence over the run's settings unless they are None. The
+    environment variable `WANDB_MODE=offline` takes precedence over both `offline` and the run's setting.
     """
     config, _ = read_object(folder.config_file)
     runs_dir = folder.path.absolute().parent.parent

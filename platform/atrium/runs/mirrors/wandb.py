@@ -80,7 +80,10 @@ class WandbDestination:
                 self._session.log({**axes, **row.values}, step=row.step)
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
-        """Send the small files, and end the run in W&B with the exit code for its final state."""
+        """Send the small files, the state and the findings, and end the run in W&B.
+
+        The exit code in W&B is 0 for a finished run, 130 for an interrupted run, and 1 for any other.
+        """
         for path, _ in small_files(self._run.folder):
             self._session.save(str(path), base_path=str(self._run.folder), policy="now")
         self._session.summary.update({"atrium/state": state.value, "atrium/findings": findings})
