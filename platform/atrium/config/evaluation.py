@@ -154,7 +154,7 @@ def _read(config: RunConfig) -> dict[str, object]:
 def _with_own_engine(config: RunConfig, parsed: Sequence[Override]) -> RunConfig:
     """Return the configuration with the engine's settings for evaluations.
 
-    Engine settings that are set in `parsed` keep their values.
+    Engine settings that an override in `parsed` sets keep their values.
     """
     answering = config.rollout.for_evaluation()
     assert answering is not None  # `_check_engine`
@@ -169,9 +169,11 @@ def checkpoint_evaluation(
     """Return the settings for an evaluation of a run's checkpoint.
 
     Settings without an override are those of `trained`, the run's configuration, with these exceptions: the
-    evaluation runs as one process, the engine has its settings for evaluations (the default engine is used if
-    the run's engine cannot sample), and the settings of `tracking` are the defaults. `policy` is the folder
-    of the checkpoint's model. Raises `ConfigError` for an override that an evaluation does not allow.
+    experiment is `evaluations`, the evaluation runs as one process, the engine has its settings for
+    evaluations (the default engine is used if the run's engine cannot sample), and the settings of `tracking`
+    are the defaults. The model is loaded from the folder `policy`. Of the run's model settings, only
+    `prompt`, `thinking` and `date` are kept, and only these can be changed. Raises `ConfigError` for an
+    override that an evaluation does not allow.
     """
     parsed = _checked(overrides)
     for override in parsed:

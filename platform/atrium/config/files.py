@@ -79,9 +79,9 @@ def options_of(folder: Path) -> tuple[str, ...]:
 
 
 def option_of_kind(group: str, kind: str) -> str | None:
-    """Return an option of `group` that selects the kind `kind` in its own file, or None if there is none.
+    """Return an option of `group` whose own file selects the given kind, or None if there is none.
 
-    An inherited kind does not count. An option with the name `kind` is preferred.
+    A kind that the file only inherits does not count. An option with the same name as the kind is preferred.
     """
     paths = (conf_folder() / group).glob("*.yaml")
     for path in sorted(paths, key=lambda path: (path.stem != kind, path.stem)):
@@ -94,7 +94,7 @@ def option_of_kind(group: str, kind: str) -> str | None:
 def read_yaml(path: Path, said: str) -> object:
     """Return the content of a YAML file. Interpolations remain text.
 
-    If the file cannot be read, raises `ConfigError` with a message that begins with `said`.
+    If the file cannot be read as YAML, raises `ConfigError` with a message that begins with `said`.
     """
     try:
         return parse_yaml(read_plain(path, _MAX_YAML_BYTES).decode())
@@ -114,16 +114,17 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
 def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
     """Return the value of YAML text.
 
-    Raises `yaml.YAMLError`, or `ValueError` for an invalid value. Tags, more than 100 nested levels, and more
-    than 50,000 keys and values after the expansion of aliases (a list or mapping counts as two) are also
-    errors, because a kilobyte of aliases can expand to more values than fit into memory.
+    Raises `yaml.YAMLError`, or `ValueError` for an invalid value. Tags, aliases that refer to a value
+    containing them, and more than 100 nested levels are also errors. So are more than 50,000 keys and values
+    after the expansion of aliases (a list or mapping counts as two), because a kilobyte of aliases can expand
+    to more values than fit into memory.
     """
     _check_size(text)
     return yaml.load(text, Loader=_Loader)
 
 
 def _check_size(text: str) -> None:
-    """Raise `yaml.YAMLError` for tags, and for too many nested levels or values.
+    """Raise `yaml.YAMLError` for tags, recursive aliases, and too many nested levels or values.
 
     Values are counted from the parser's events, before any value is created. Tags are errors because they
     could create dates, bytes or sets, which no setting uses.

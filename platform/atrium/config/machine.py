@@ -69,7 +69,8 @@ def machine_with_gpu() -> Machine:
 def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
     """Return a copy of a configuration with the `auto` settings of `compute` resolved by `AUTO_RULES`.
 
-    Malformed values are left unchanged. Validation reports them later.
+    Some rules keep `auto`, which the run resolves at its start. Malformed values are left unchanged and are
+    reported later by the validation.
     """
     compute, model = data.get("compute"), data.get("model")
     if not isinstance(compute, dict) or not isinstance(model, dict):

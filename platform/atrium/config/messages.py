@@ -226,10 +226,11 @@ def _unknown_in_section(
 
 
 def _switch(parents: Sequence[str], classes: Sequence[type[BaseModel]], key: str, value: object) -> str:
-    """Return text that lists the kinds of a section with the setting `key`, and says how to select one.
+    """Return text that lists the kinds that have the setting `key`, and says how to select the first of them.
 
-    `parents` are the keys that lead to the section, `classes` are the settings classes of these kinds, and
-    `value` is the given value of the setting.
+    `key` is the dotted name of the setting, and `value` is its given value. `parents` are the keys that lead
+    to its section, and `classes` are the settings classes of the kinds. In an element of a list, overrides
+    cannot select a kind, so the text only lists the kinds.
     """
     kinds = [kind for one in classes for kind in _kinds(one)]
     listed = ", ".join(kinds[:MAX_LISTED])
@@ -264,9 +265,10 @@ def _description(location: Sequence[int | str], model: type[BaseModel]) -> str |
 
 
 def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> tuple[type[BaseModel], str | None]:
-    """Return the settings class at a location, and its kind.
+    """Return the settings class at a location in `model`, and its kind.
 
-    The kind is None unless the section has several kinds.
+    `location` is the location of an error as pydantic reports it, which includes the kinds of sections. The
+    returned kind is None unless the section has several kinds.
     """
     section, tag = model, None
     candidates: list[type[BaseModel]] = []

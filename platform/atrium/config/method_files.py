@@ -80,7 +80,7 @@ def read_method(source: str, settings: Sequence[str] = (), *, max_new_tokens: in
 
 
 def put_typed(data: dict[str, Any], key: str, value: object) -> None:
-    """Set the value at a dotted key; raise `ConfigError` if a part of the key is not a section."""
+    """Set the value at a dotted key; raise `ConfigError` if a parent of the key is a value, not a section."""
     try:
         put(data, key, value)
     except (AttributeError, TypeError) as error:

@@ -36,9 +36,9 @@ _UNWATCHED = Watch()
 class Benchmark:
     """A set of problems, with the settings for sampling and scoring answers.
 
-    `require_stop` counts a truncated completion as wrong regardless of its answer. `pass_at` lists the
-    values of k for Pass@k, each at most `num_samples`; None means `num_samples` and the powers of two
-    below it. `breakdown_by` names the metadata keys by which results are broken down.
+    With `require_stop`, a truncated completion counts as wrong regardless of its answer. `pass_at` lists the
+    values of k for Pass@k, each at most `num_samples`; None means `num_samples` and the powers of two below
+    it. `breakdown_by` names the metadata keys by which results are broken down.
 
     This class does not check the values: the configuration ensures that no k is above `num_samples`, and
     `Dataset` ensures that problem ids are unique.
@@ -91,9 +91,9 @@ def evaluate(
 ) -> BenchmarkResult:
     """Sample `num_samples` completions of every problem, grade them, and compute the estimates.
 
-    The samples are sorted by problem and sample index. `watch` contains callbacks, and samples that are
-    already finished. `step` is the training step of the policy. Raises `EngineError` if the engine does not
-    return each sample exactly once.
+    The samples in the result are sorted by problem and sample index. `watch` contains callbacks, and the
+    samples of problems that are already finished, which are not sampled again. `step` is the training step of
+    the policy. Raises `EngineError` if the engine does not return each sample exactly once.
     """
     work = Collection(
         problems=benchmark.problems,
@@ -131,9 +131,10 @@ def evaluate(
 def _majority(
     benchmark: Benchmark, samples_PK: Sequence[Sequence[EvaluatedSample]], grader: Grader
 ) -> dict[int, Floats]:
-    """Return, for each k, an array [P] with each problem's Maj@k.
+    """Return a mapping from k to an array [P] with each problem's Maj@k.
 
-    The k are K and, if K is at most 1,000, every k in `benchmark.reported_pass_at`.
+    The keys are K, the number of samples per problem, and, if K is at most 1,000, every k in
+    `benchmark.reported_pass_at`.
     """
     ks = sorted({*benchmark.reported_pass_at, benchmark.num_samples})
     return majority_at(samples_PK, ks, require_stop=benchmark.require_stop, compare=grader.compare)

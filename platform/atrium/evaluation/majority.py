@@ -82,8 +82,9 @@ def _comparisons(votes: _Votes, compare: Compare, *, has_smaller_k: bool) -> _Co
     """Start comparing wrong answers with each other if this can change the winner; return futures by pair.
 
     `has_smaller_k` is True if a k with 2 < k < K is requested: in a subset of k samples, two equal wrong
-    answers can beat a single correct one. If it is False, nothing is compared if the numbers of votes alone
-    decide the winner of all K samples. Nothing is compared either if the correct answer has no vote.
+    answers can beat a single correct one. If it is False, answers are compared only when the numbers of votes
+    do not already decide the winner of all K samples. If the correct answer has no vote, nothing is compared
+    in either case. Only the 64 most frequent wrong answers are compared.
     """
     most = max(votes.wrong.values(), default=0)
     if votes.num_correct == 0 or not (has_smaller_k or most <= votes.num_correct <= votes.wrong.total()):
@@ -114,10 +115,11 @@ def _merged(wrong: Counter[str], comparisons: _Comparisons) -> list[int]:
 def _share_of_wins(num_correct: int, num_wrong: tuple[int, ...], num_samples: int, k: int) -> float:
     """Return the probability that the correct answer wins among k samples drawn without replacement.
 
-    Sums over the number c of correct samples drawn. `ways[x, t]` counts the draws of x other samples in which
-    no wrong answer has more than c votes, and exactly t wrong answers have c votes. The correct answer then
-    wins with probability 1 / (t + 1). `num_wrong` contains the number of votes of each wrong answer; other
-    samples have no vote.
+    `num_wrong` contains the number of votes of each wrong answer. Samples that are counted neither in
+    `num_correct` nor in `num_wrong` have no vote. For k below `num_samples`, sums over the number c of
+    correct samples drawn. `ways[x, t]` counts the draws of x samples that are not correct in which no wrong
+    answer has more than c votes, and exactly t wrong answers have c votes. The correct answer then wins with
+    probability 1 / (t + 1).
     """
     if k >= num_samples:
         most = max((num_correct, *num_wrong))

@@ -56,7 +56,7 @@ def summarize(
     - `pass_at`, `pass_at_intervals`: Pass@k and its intervals by k
     - `pass_hat`: Pass^k by k, always including k = K
     - `pass_hat_intervals`: intervals of Pass^k for each k in the argument `pass_at`
-    - `curve`: Pass@k, Pass^k, and Mean@k of the first k samples, as lists for k from 1 to K
+    - `curve`: lists for k from 1 to K: Mean@k of the first k samples, and Pass@k and Pass^k from all samples
     - `num_endless_thoughts`: number of answers whose reasoning did not end
     - `verdicts`: share of each kind of verdict, regardless of truncation
     - `breakdown`: for each key in `breakdown_by` and each of its values, the scores of the problems with it
@@ -131,7 +131,10 @@ def _majority(majority_P: Mapping[int, Floats] | None, num_samples: int) -> Resu
 
 
 def _by_k(num_correct_P: Counts, num_samples: int, ks: Sequence[int]) -> Results:
-    """Return Pass@k and Pass^k for each k in `ks`, with their intervals over problems and over samples."""
+    """Return Pass@k and Pass^k for each k in `ks`, with their intervals over problems and over samples.
+
+    Pass^k is also returned for k = `num_samples`, without intervals unless `ks` contains it.
+    """
     pass_PK = pass_at_k(num_correct_P, num_samples)
     hat_PK = pass_hat_k(num_correct_P, num_samples)
     # All of k samples are correct if none is wrong, so Pass^k is 1 minus the Pass@k of wrong samples.

@@ -50,7 +50,7 @@ _INVERSES = {r"\sin": r"\arcsin", r"\cos": r"\arccos", r"\tan": r"\arctan"}
 
 @lru_cache(maxsize=4_096)
 def evaluate(tokens: tuple[str, ...]) -> Value | None:
-    """Return the value of canonical tokens, or None unless they are unambiguous arithmetic."""
+    """Return the value of canonical tokens, or None if they are not unambiguous arithmetic."""
     if r"\log" in tokens:
         return None  # the base may be 10 or e
     evaluator = Evaluator(tokens, FLOATS).run()
@@ -170,7 +170,10 @@ class Evaluator:
                 return base
 
     def _num_marks(self) -> int:
-        """Consume exclamation marks, and return 1 for a factorial or 2 for a double factorial."""
+        """Consume exclamation marks, and return 1 for a factorial or 2 for a double factorial.
+
+        Raises `NoValueError` for more than two marks.
+        """
         start = self.position
         while self._peek() == "!":
             self.position += 1

@@ -71,9 +71,8 @@ _ALL, _NONE = Node("and"), Node("or")
 def domain(tokens: Tokens, *, pairs_are_intervals: bool = False) -> Domain | None:
     """Return the set of real numbers that an answer denotes, or None if it denotes something else.
 
-    Also returns None for more than 24 end points.
-
-    With `pairs_are_intervals`, `(1,2), (3,4)` are two intervals instead of two points.
+    Also returns None for a set with more than 24 end points. With `pairs_are_intervals`, `(1,2), (3,4)` are
+    two intervals instead of two points.
     """
     head = split(tokens, SUCH_THAT)[0] if r"\in" in tokens else ()
     if r"\in" in head and tokens[len(head) : len(head) + 1] and tokens[0] != r"\{":
@@ -89,7 +88,10 @@ def domain(tokens: Tokens, *, pairs_are_intervals: bool = False) -> Domain | Non
 
 
 def same_domain(wanted: Domain, given: Domain, leaf: Leaf) -> bool | None:
-    """Return whether two domains are the same set, or None if that cannot be decided."""
+    """Return whether two domains are the same set, or None if that cannot be decided.
+
+    The result is False for domains that name different variables, or None if an end point contains letters.
+    """
     if wanted.variable and given.variable and wanted.variable != given.variable:
         return None if any(_names(end) for end in (*wanted.ends, *given.ends)) else False
     places: dict[Tokens, int] = {}
@@ -164,8 +166,8 @@ def _members(node: Node, positions: range, ranks: dict[Tokens, int]) -> frozense
 def _same_pieces(wanted: Node, given: Node, places: dict[Tokens, int]) -> bool | None:
     """Return True if two conditions combine the same relations to the same end points, else None.
 
-    `places` maps equal end points to the same number. Conditions that are composed differently may still
-    describe the same set, because the order of end points with letters is unknown.
+    `places` maps equal end points to the same number. The result is never False, since the order of the end
+    points is not known: conditions that are composed differently may still describe the same set.
     """
 
     def form(node: Node) -> object:
@@ -180,7 +182,7 @@ def _same_pieces(wanted: Node, given: Node, places: dict[Tokens, int]) -> bool |
 
 
 def _simplified(node: Node) -> Node:
-    """Replace each bound at infinity by the condition that is always true or never true.
+    """Replace each bound at infinity by a condition that is always or never true.
 
     Conditions that are always true are then dropped from conjunctions.
     """

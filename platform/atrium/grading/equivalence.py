@@ -83,8 +83,9 @@ _SAME_VALUE, _OTHER_VALUE = Finding(True, "same value"), Finding(False, "other v
 def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding | None:
     """Compare an answer with the reference answer `gold`, or return None if `verify` has to decide.
 
-    Numbers are compared within the tolerance. By default, decimals are compared to six places and all other
-    numbers exactly. Texts of more than `MAX_ANSWER_CHARS` characters are equal only if they are identical.
+    Numbers are compared within the tolerance. By default, decimals must agree to six places and up to a
+    relative difference of 1e-5, and all other numbers are compared exactly. Texts of more than
+    `MAX_ANSWER_CHARS` characters are equal only if they are identical.
     """
     if len(answer) > MAX_ANSWER_CHARS or len(gold) > MAX_ANSWER_CHARS:
         return Finding(answer == gold, "too long for an answer, compared as text")

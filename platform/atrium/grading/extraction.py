@@ -87,8 +87,8 @@ def extract_answer(text: str, *, thinking: bool) -> str | None:
     A box is `\boxed{...}` with balanced braces. Adjacent boxes form a cluster, as the module describes. Their
     contents are joined by `", "`, or by `\approx` before an approximation; empty boxes, and boxes that repeat
     the previous one, are dropped. A nested box is part of the outer box's content. There is no answer if
-    there is no box, if the last cluster contains only white space, or if `thinking` is set and the completion
-    has no `</think>`.
+    there is no box, if the last box is never closed, if the last cluster contains only white space, or if
+    `thinking` is set and the completion has no `</think>`.
     """
     visible = answer_text(text, thinking=thinking)
     return None if visible is None else last_box(visible)
@@ -150,7 +150,11 @@ class _Box(NamedTuple):
 
 
 def _outermost_boxes(text: str, braces: re.Pattern[str]) -> list[_Box]:
-    """Return the outermost boxes. The result is empty if the last box is never closed."""
+    """Return the outermost boxes, including boxes without braces.
+
+    `braces` matches a box command with its opening brace, or a single brace. The result is empty if the last
+    box is never closed.
+    """
     first = _FIRST_BOX.search(text)
     if first is None:
         return []
@@ -192,7 +196,11 @@ def _with_unbraced(text: str, start: int, boxes: list[_Box]) -> list[_Box]:
 
 
 def _joint(text: str, first: _Box, second: _Box) -> str | None:
-    """Return the text that joins two adjacent boxes of one cluster, or None if they are separate attempts."""
+    """Return the separator for the contents of two adjacent boxes, or None if they are separate attempts.
+
+    The separator is a comma if the boxes form a list, and the sign for an approximation if the second box
+    approximates the first.
+    """
     between = text[first.end : second.start]
     if len(between) > 2 * _MAX_JOINT_CHARS:
         return None

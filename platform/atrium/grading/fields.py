@@ -137,8 +137,9 @@ class Field:
     def root(self, radicand: Amount, index: Amount, *, is_constant: bool) -> Amount:
         """Return the real root, or, with `is_constant`, the imaginary square root of a negative number.
 
-        `is_constant` tells that the expression has no letters. Square roots of rational squares are exact.
-        Raises `NoValueError` if there is no such root, or if `index` is not an integer from 2 to 10,000.
+        `is_constant` means that the expression contains no letters. Square roots of rational squares are
+        exact. Raises `NoValueError` if there is no such root, or if `index` is not an integer from 2 to
+        10,000.
         """
         if not isinstance(index, Fraction) or index.denominator != 1 or not 2 <= index <= 10_000:
             raise NoValueError
@@ -252,7 +253,10 @@ class Precise(Field):
         return abs(self.inexact(number))
 
     def size(self, number: Amount) -> int:
-        """Return the number of bits of a fraction, or the absolute binary exponent of an inexact number."""
+        """Return the bits of a fraction, or the absolute value of the binary exponent of an inexact number.
+
+        The result is 1 for an inexact zero and for infinity.
+        """
         if isinstance(number, Fraction):
             return number.numerator.bit_length() + number.denominator.bit_length()
         return abs(int(self.library.mag(number))) if number and self.library.isfinite(number) else 1
@@ -276,7 +280,10 @@ class Precise(Field):
         return self.library.root(radicand, index)
 
     def huge_factorial(self, number: int, step: int) -> Amount:
-        """Return a factorial that is too large to compute exactly, as an inexact number."""
+        """Return a factorial that is too large to compute exactly, as an inexact number.
+
+        Raises `NoValueError` for the factorial of a number above 1e12.
+        """
         if number > _MAX_EXPONENT:
             raise NoValueError
         return (self.library.fac if step == 1 else self.library.fac2)(self.library.mpf(number))

@@ -24,7 +24,7 @@ class Grader(Protocol):
         `judged_by` contains the problem's metadata and verifier values. The future yields a verdict; the time
         limit of a comparison starts when a worker receives it. The future raises `GraderError` if the grader
         has failed permanently, which ends the run. The call itself raises `DataError` for a value in
-        `judged_by` that the verifier cannot use, and may raise `GraderError`, too.
+        `judged_by` that the verifier cannot use, and may also raise `GraderError`.
         """
 
     def compare(self, gold: str, answer: str) -> Future[Verdict]:

@@ -3,7 +3,7 @@ r"""Answers with a conventional meaning: choices with their values, ratios, and 
 A choice is a capital letter from A to J in brackets, or before a colon, a period or a closing bracket,
 followed by its value: `\textbf{(C)}\ 12`, `C: 12`. Ratios such as `3:4`, `3 \text{ to } 4` and `6:8` are
 equal if they reduce to the same ratio. A reference answer that may be a time of day, such as `10:30`, does
-not equal `1:3`.
+not equal the ratio `1:3`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def compare_by_convention(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | N
 
 
 def time_of_day(tokens: Tokens) -> tuple[int, str] | None:
-    """Return the time of day that the tokens denote, in minutes, and its mark, or None for other tokens.
+    """Return the time of day that tokens denote as minutes and a mark, or None for other tokens.
 
     The mark is `am`, `pm`, or empty. The minutes do not depend on the mark: 1:30 pm gives 90 and `pm`.
     """

@@ -268,7 +268,11 @@ def _multiple(word: str, tokens: list[str]) -> Tokens:
 
 
 def _group(raw: list[str], start: int) -> tuple[str | None, int]:
-    """Return the content of the brace group at `start`, and its end; the content is None without a group."""
+    """Return the content of the brace group at `start`, and the index after the group.
+
+    White space before the group is skipped. Without a group, the content is None, and the index is that of
+    the first token that is not white space.
+    """
     while start < len(raw) and raw[start].isspace():
         start += 1
     depth = 0
@@ -324,7 +328,10 @@ def _words(tokens: Tokens) -> str | None:
 
 
 def _phrase(words: str) -> str:
-    """Join words without spaces; in phrases, ignore articles and plural endings, and unify synonyms."""
+    """Join words without spaces, or return the canonical name of a phrase such as `no solution`.
+
+    In a phrase of several words, articles, plural endings, and words such as `there is` are dropped first.
+    """
     found = words.split()
     if len(found) > 1:
         found = [_PLURAL.sub("", word) for word in found if word.lower() not in _FILLERS]

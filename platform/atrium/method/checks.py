@@ -36,7 +36,7 @@ def check_parts(algorithm: Algorithm, divergence: Divergence, regularizer: Regul
 def check_anchors(algorithm: Algorithm, use: Use) -> None:
     """Check the policies that ratios and corrections compare.
 
-    Raises `ConfigError` if the run cannot provide one of them, or if the comparison has no effect.
+    Raises `ConfigError` if the run lacks one, the surrogate requires others, or a comparison has no effect.
     """
     surrogate, weight = algorithm.surrogate, algorithm.ratio.weight
     if surrogate.regresses and use.is_stale and weight.anchor != "proximal":
@@ -212,7 +212,7 @@ def _check_groups(algorithm: Algorithm, group_size: int) -> None:
 
 
 def _check_advantage(advantage: Advantage) -> None:
-    """Raise `ConfigError` if a setting of the advantage has no effect with the advantage's other settings."""
+    """Raise `ConfigError` if one of the advantage's settings has no effect because of the others."""
     with_deviation = ("group_std", "batch_std")
     for name, setting, read_by in (
         ("discount", "returns", ("token",)),

@@ -94,7 +94,7 @@ class BySign(Surrogate):
 
     @property
     def reads(self) -> Literal["nothing", "feasible", "bounds"]:  # type: ignore[override]
-        """The `reads` of the surrogate that reads more, in the order `nothing`, `feasible`, `bounds`."""
+        """The larger of the two surrogates' `reads`, in the order `nothing` < `feasible` < `bounds`."""
         order: tuple[Literal["nothing", "feasible", "bounds"], ...] = ("nothing", "feasible", "bounds")
         return max((part.reads for part in self._parts), key=order.index)
 
@@ -134,9 +134,9 @@ class PrefixBudget(Divergence):
     `of` defines the divergence D_t of a row's t-th trained token, t = 1..n, and the budget delta. Tokens have
     weights v_t = 1 - (1 - w_min) (t - 1) / max(n - 1, 1) (the same weights in another order with `order:
     shuffled`) and weighted divergences Z_t = v_t D_t. The prefix has a budget b per token: `scale` times the
-    `quantile` of the row's D_t, clamped to the range from `prefix_delta` to `ceiling` times `prefix_delta`. A
-    token is feasible if Z_t <= delta and Z_t <= delta + sum_{s < t} (b v_s - Z_s). Source: arXiv 2606.10968,
-    equations 8 to 11 and 22.
+    `quantile` of the row's D_t, clamped to the range from `prefix_delta` to `ceiling` times `prefix_delta`.
+    If `quantile` is None, b is `prefix_delta`. A token is feasible if Z_t <= delta and Z_t <= delta + sum_{s
+    < t} (b v_s - Z_s). Source: arXiv 2606.10968, equations 8 to 11 and 22.
     """
 
     kind: Literal["prefix_budget"] = "prefix_budget"

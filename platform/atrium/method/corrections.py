@@ -199,8 +199,10 @@ class MaskedImportance(RatioCorrection):
 class SequenceRejection(RatioCorrection):
     """Rejection of completions whose mean, sum or maximum mismatch over tokens exceeds a bound.
 
-    verl uses the mean or the sum; arXiv 2512.23075 masks a sequence if any token exceeds the bound. Rejected
-    completions stay in the denominators of means unless `reduction.counts` is `kept`.
+    verl uses the mean or the sum; arXiv 2512.23075 masks a sequence if any token exceeds the bound. With
+    `direction: outward`, only the tokens of such a completion whose advantage would move the ratio further
+    from 1 are rejected. Rejected tokens stay in the denominators of means unless `reduction.counts` is
+    `kept`.
     """
 
     kind: Literal["sequence_rejection"] = "sequence_rejection"

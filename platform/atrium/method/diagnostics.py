@@ -23,8 +23,8 @@ class TokenDetails:
     """The objective's values at each token, all [B, T] and detached.
 
     `log_ratio_BT` is log(policy / behavior), and `gate_BT` the ratio that the trust region reads.
-    `dropped_BT` marks tokens whose policy gradient was clipped; `coefficient_BT` is the total coefficient of
-    the token's log-probability before the reduction's factor, including the regularizer.
+    `dropped_BT` marks tokens whose policy gradient was clipped. `coefficient_BT` is the total coefficient of
+    the token's log-probability, which includes KL penalties and the NLL term, but not the reduction's factor.
     """
 
     log_ratio_BT: Tensor

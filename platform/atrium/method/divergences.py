@@ -56,7 +56,7 @@ class Divergence(Part, axis=True):
         return None
 
     def window(self) -> Window | None:
-        """Return the window that all tokens share, or None if there is no such window.
+        """Return the constant window that all tokens share, or None if there is no such window.
 
         For BAPO, this is the window at which the search starts.
         """
@@ -69,7 +69,8 @@ class Divergence(Part, axis=True):
     def window_at(self, probability: float) -> Window | None:
         """Return the window of a token whose probability under the anchor is `probability`.
 
-        Returns None if the divergence has no window. Raises `ValueError` for a probability outside (0, 1).
+        If the divergence has no window per token, the result is that of `window`, which may be None. Raises
+        `ValueError` for a probability outside (0, 1).
         """
         if not 0.0 < probability < 1.0:
             raise ValueError(f"probability must be greater than 0 and less than 1, got {probability}")

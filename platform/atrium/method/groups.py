@@ -8,7 +8,7 @@ from atrium.base.section import Count, Section
 
 
 class GroupFilter(Section):
-    """The treatment of groups whose completions all have equal rewards, or equal correctness."""
+    """The treatment of groups whose completions have equal rewards or equal correctness (see `judge`)."""
 
     kind: Literal["keep", "skip", "drop", "resample"] = "keep"
     """Treatment of such groups. `keep`: they are trained on like any other. `skip`: no pass computes them,

@@ -109,7 +109,7 @@ class Method:
 
         The error is in nats. The phrase is part of a message, such as `per token`. The error is 0 and the
         phrase is empty if the run does not use bfloat16, if there is no gate, or if the trainer computes the
-        log-probabilities of both policies.
+        log-probabilities of both policies in the gate's ratio.
         """
         gate = self.algorithm.ratio.gate
         is_engine = use.behavior_logprobs == "engine" or use.reads_stored
@@ -151,10 +151,11 @@ class Method:
     def key(self, use: Use | None = None) -> dict[str, Any]:
         """Return a key that identifies the method: JSON-compatible values by section.
 
-        Two methods are the same if their keys are equal. The key leaves out the name and the declared
-        on-policy gradient. A divergence with a constant window is represented by that window (arXiv
-        2602.05494, Theorem 4.2). If `use` is given, the key does not distinguish between trust regions
-        without effect in this use, nor between anchors that are the same policy in this use.
+        Two methods are the same if their keys are equal. The key leaves out `algorithm.name` and
+        `algorithm.on_policy`, the declared on-policy gradient. A divergence with a constant window is
+        represented by that window (arXiv 2602.05494, Theorem 4.2). If `use` is given, the key does not
+        distinguish between trust regions without effect in this use, nor between anchors that are the same
+        policy in this use.
         """
         if (spelled_out := self._spelled_out()) is not self:
             return spelled_out.key(use)
@@ -176,7 +177,7 @@ class Method:
         return {"algorithm": algorithm, "divergence": region, "regularizer": regularizer}
 
     def _spelled_out(self) -> Method:
-        """Return the method with `signed_weight_clip` replaced by the equivalent `by_sign` over a window.
+        """Return the method with `signed_weight_clip` replaced by an equivalent `by_sign` and a window.
 
         Returns the method unchanged if it has another surrogate, or if the surrogate's bounds exclude 1.
         """

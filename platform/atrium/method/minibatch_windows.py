@@ -26,7 +26,7 @@ class MinibatchWindow(Divergence):
     """A pass over the minibatch: the window depends on its ratios."""
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the region of the minibatch's window."""
+        """Return the region of the tokens whose ratio lies in the minibatch's window."""
         assert x.bounds is not None, "`prepare` computes them for every minibatch"
         return Region.within(x.ratio_BT, x.bounds[0], x.bounds[1])
 
@@ -97,8 +97,8 @@ class SecondMoment(MinibatchWindow):
 
     Let H be the tokens with A > 0 and w > 1, or A < 0 and w < 1. The window is [exp(-t), exp(t)], where t
     makes the mean of min((log w)^2, t^2) over H equal to the budget. If the mean of (log w)^2 over H is
-    within the budget, there is no window. Source: arXiv 2510.01161, as in verl's pull request 4131, but over
-    the whole minibatch.
+    within the budget, the window contains all ratios. Source: arXiv 2510.01161, as in verl's pull request
+    4131, but over the whole minibatch.
     """
 
     kind: Literal["second_moment"] = "second_moment"

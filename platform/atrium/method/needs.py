@@ -25,8 +25,8 @@ class Needs:
     Attributes
     ----------
     anchor_pass
-        Log-probabilities of the anchors, without gradient. They are needed even if a batch gets a single
-        update and an anchor equals the current policy.
+        Log-probabilities of the anchors, without gradient, even if a batch gets a single update and
+        an anchor is therefore the current policy.
     reference_pass
         Log-probabilities of the reference policy.
     prepare_pass

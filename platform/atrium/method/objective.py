@@ -53,14 +53,14 @@ class ObjectiveState:
 class MinibatchConstants(RowTensors):
     """Detached constants shared by the micro-batches of a minibatch. Unused constants are None.
 
-    Per row, these are the factors of the reduction, of the NLL term (divided by the reduction's factor) and
-    of an entropy bonus with `reduction: token_mean`, and the surrogate's constant. Per token, they are the
-    token weight's selection, and the factor of a correction that needs the whole minibatch. The others are
-    the coefficient of the entropy bonus (0 without one), and window bounds [2] that depend on the minibatch.
+    `row_factor_B` is the reduction's factor, and `nll_B` the factor of the NLL term divided by it.
+    `entropy_factor_B` is that of an entropy bonus with `reduction: token_mean`, and `entropy_coefficient` its
+    coefficient, 0 without one. `row_constant_B` is the surrogate's constant, `token_weight_BT` the token
+    weight's selection, and `correction_BT` a correction's factor, and `bounds` [2] a window.
 
     Examples
     --------
-    The constants of a mean over 5 tokens, for two rows and for the second row alone:
+    The constants of two rows of 3 and 2 tokens, whose mean is over all 5, and the second row's token weights:
 
     >>> prepared = MinibatchConstants(
     ...     row_factor_B=torch.tensor([0.2, 0.2]),
@@ -323,7 +323,7 @@ class Objective:
     def _token_weights(
         self, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Return the factors [B, T] of the surrogate's terms, and that of the KL penalties (None for 1)."""
+        """Return the factors [B, T] of the surrogate's terms and of the KL penalties (None: 1 everywhere)."""
         weight = self.method.algorithm.token_weight
         corrected_BT: list[Tensor | None] = [prepared.correction_BT]
         if prepared.correction_BT is None:
@@ -384,7 +384,7 @@ class Objective:
     def _surrogate_terms(
         self, inputs: SurrogateInputs, logprob_BT: Tensor, batch: Batch
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the surrogate's coefficient, value and dropped tokens, in the form set by `gradient`."""
+        """Return the surrogate's coefficients and values, and a mask of the clipped tokens, all [B, T]."""
         surrogate, weight = self.method.algorithm.surrogate, self.method.algorithm.ratio.weight
         output = surrogate.terms(inputs)
         coefficient_BT = output.coefficient_BT

@@ -1,7 +1,7 @@
-"""Histograms of a step's ratios with fixed bins, so that counts add up exactly, and their quantiles.
+"""Histograms of a step's ratios, whose counts in fixed bins add up exactly, and quantiles of the ratios.
 
-Bins have equal widths in asinh(log w / 1e-3): in log w, their width is constant around w = 1 and 4 % of log w
-elsewhere. The middle bin contains log-ratios within 2e-5 of 0 and counts as a ratio of exactly 1; the
+Bins have equal widths in asinh(log w / 1e-3): in log w, their width is constant around w = 1 and 4 % of |log
+w| elsewhere. The middle bin contains log-ratios within 2e-5 of 0 and counts as a ratio of exactly 1; the
 outermost bins contain all log-ratios beyond +-20. Counts are separate for each sign S of the advantage
 (positive, negative, zero), since a trust region treats each sign differently. Counts stay on the device.
 """
@@ -46,9 +46,10 @@ def log_ratio_edges() -> Floats:
 
 
 def ratio_quantile(counts_N: NDArray[np.int64], share: float) -> float:
-    """Return the ratio below which the given share of counted tokens lies, interpolated within its bin.
+    """Return the ratio below which the given share of counted tokens lies, interpolated within a bin.
 
-    The error is at most the width of one bin. Raises `ValueError` if the count is zero.
+    `counts_N` are the counts of all bins. The error is at most the width of one bin. Raises `ValueError` if
+    all counts are 0.
     """
     below_N = np.cumsum(counts_N)
     if below_N[-1] == 0:

@@ -4,7 +4,7 @@ A ratio has a level (one token, or the sequence as a product or geometric mean) 
 the denominator). The ratio that multiplies the advantage can also have a cap. A sequence ratio is repeated at
 every token of its row, and each token's log-probability gets its own coefficient, as in GSPO-token (arXiv
 2507.18071) and verl. Differentiating the sequence ratio, as TRL does, gives every token the mean of the row's
-coefficients instead. Both gradients are equal if advantage, token weight, correction and reduction are
+coefficients instead. The two gradients are equal if advantage, token weight, correction and reduction are
 constant in the row.
 """
 
@@ -33,7 +33,7 @@ class Ratio(Section):
 
     @property
     def needs(self) -> Needs:
-        """The engine's log-probabilities if the anchor is `rollout`, and nothing otherwise."""
+        """The engine's log-probabilities if there is a ratio to `rollout`, and nothing otherwise."""
         return Needs(rollout_logprobs=self.anchor == "rollout" and self.level != "none")
 
 

@@ -18,7 +18,7 @@ class RegionInputs:
     `ratio_BT` is the gate, the ratio that the trust region reads. `token_log_ratio_BT` is each token's
     log-ratio to the gate's anchor, and `anchor_logprob_BT` the anchor's log-probability. `divergence_BT` is
     the divergence between the next-token distributions of anchor and policy, or None if it is not needed.
-    `bounds` is the result of `Divergence.prepare_bounds`.
+    `bounds` is the result of `Divergence.prepare_bounds`, [2] or None.
     """
 
     ratio_BT: Tensor
@@ -33,10 +33,11 @@ class RegionInputs:
 class Region:
     """A trust region at a batch's tokens.
 
-    `lower` and `upper` are the window's bounds on the ratio, as numbers or per token [B, T]; both are 1 where
-    there is no window. `feasible_BT` says whether each token satisfies the constraint. `widths` are the
-    distances below and above 1 at which the constraint binds. They are larger than 1 - `lower` and `upper` -
-    1 if the window is cut off at ratio 0 or probability 1. None stands for 1 - `lower` and `upper` - 1.
+    `lower` and `upper` are the window's bounds on the ratio, as numbers or per token [B, T]; both are 1 if
+    the divergence has no window. `feasible_BT` says whether each token satisfies the constraint. `widths` are
+    the distances below and above 1 at which the constraint binds. They are larger than 1 - `lower` and
+    `upper` - 1 if the window is cut off at ratio 0 or probability 1. None stands for 1 - `lower` and `upper`
+    - 1.
 
     Examples
     --------

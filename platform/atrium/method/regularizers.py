@@ -136,7 +136,11 @@ class KLPenalty(Section):
         return Penalty(penalty.value_BT / num_tokens(batch.mask_BT), penalty.coefficient_BT)
 
     def limited(self, x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
-        """Return the estimate [B, T], clamped to +-`value_limit`, with the gradient set by `gradient`."""
+        """Return the estimate [B, T], clamped to +-`value_limit`, with the gradient set by `gradient`.
+
+        The module docstring defines x, w and v. Where the estimate is clamped, the estimator's own gradient
+        is 0.
+        """
         estimate = KL_ESTIMATORS[self.estimator](x_BT, w_BT, v_BT)
         value_BT, slope_BT = estimate.value_BT, estimate.coefficient_BT
         if self.value_limit is not None:
@@ -150,7 +154,11 @@ class KLPenalty(Section):
         return self.model_copy(update={"estimator": "k3", "gradient": "k2"}) if is_alias else self
 
     def _corrected(self, estimate: Penalty, w_BT: Tensor, mask_BT: Tensor) -> Penalty:
-        """Return the estimate times the penalty's coefficient and the weight set by `correction`."""
+        """Return the estimate times the penalty's coefficient and, as `correction` says, times `w_BT`.
+
+        `w_BT` is the importance weight. Its gradient is included with `correction: weight`, but not with
+        `detached_weight`.
+        """
         value_BT, slope_BT = estimate.value_BT, estimate.coefficient_BT
         if self.correction == "weight":
             moved_BT = at_level(self.correction_level, value_BT, mask_BT)
@@ -198,7 +206,11 @@ class EntropyBonus(Section):
         return Needs(entropy="gradient")
 
     def next_coefficient(self, coefficient: float, entropy: float) -> float:
-        """Return the coefficient after a training step with the mean entropy `entropy`, in nats per token."""
+        """Return the coefficient that follows `coefficient` after a training step.
+
+        `entropy` is the step's mean entropy in nats per token. Without `target`, the coefficient does not
+        change.
+        """
         if self.target is None:
             return coefficient
         change = self.step if entropy <= self.target else -self.step
@@ -207,7 +219,8 @@ class EntropyBonus(Section):
     def in_force(self, coefficient: float, entropy: float | None) -> float:
         """Return the coefficient that applies in the next training step.
 
-        `entropy` is the mean entropy of the last step in nats per token, or None if it was not measured.
+        It is 0 if `entropy` is above `target`, and `coefficient` otherwise. `entropy` is the mean entropy of
+        the last step in nats per token, or None if it was not measured.
         """
         if self.target is None or entropy is None or entropy <= self.target:
             return coefficient
@@ -217,8 +230,8 @@ class EntropyBonus(Section):
 class PositiveNLL(Section):
     """coefficient x the mean of -log pi over the tokens of completions with a positive reward.
 
-    The mean is over the whole minibatch. Source: VAPO, arXiv 2504.05118, eq. 10. NeMo-RL uses the mean of
-    each micro-batch instead.
+    The term is subtracted from the objective. The mean is over the whole minibatch. Source: VAPO, arXiv
+    2504.05118, eq. 10. NeMo-RL uses the mean of each micro-batch instead.
     """
 
     coefficient: Positive
@@ -228,9 +241,10 @@ class PositiveNLL(Section):
     """Rewards, whose sign selects completions."""
 
     def row_factor(self, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """Return the factor [B] (float64) of each row's log-probabilities.
+        """Return the factor [B] (float64) of each row's log-probabilities in the objective.
 
-        The factor is 0 for rows whose reward is at most 0.
+        The factor is the coefficient divided by the number of tokens, on all ranks, in rows with a positive
+        reward. It is 0 for rows whose reward is at most 0.
         """
         counted_B = batch.mask_BT.sum(dim=1).double() * (batch.reward_B > 0.0)
         total = sum_over_ranks(counted_B.sum()).clamp(min=1.0)
@@ -248,7 +262,7 @@ def _read_penalties(data: Any) -> Any:  # noqa: ANN401 - unvalidated input
 
 
 class Regularizer(Section):
-    """Terms added to the objective besides the surrogate."""
+    """The terms of the objective other than the surrogate."""
 
     kl: Annotated[
         KLPenalty | Annotated[list[KLPenalty], Field(max_length=16)] | None,

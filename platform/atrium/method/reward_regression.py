@@ -22,12 +22,13 @@ class ImplicitRewardRegression(Surrogate):
     e = beta (log W - group mean of log W) - (A - group mean of A), where W is the sequence ratio and A the
     advantage; the coefficient on each of the row's tokens is -beta e. Both means are over the group's rows
     with trained tokens, so the residuals of a group sum to 0. If a group has only one such row, its residual
-    is 0. The reduction chooses between the paper's 1/(k - 1) and a plain mean.
+    is 0. The reduction decides whether the sum over a group's k rows is divided by k - 1, as in the paper, or
+    by k.
 
     Up to a constant, the mean loss of a group is -beta times the covariance of A and log pi, plus beta^2 / 2
     times the variance of log pi, minus beta^2 times the covariance of log pi and log pi_behavior. As in the
-    paper's ablations, `without` can leave out the variance (log W then lacks log pi) or the covariance (log W
-    then lacks log pi_behavior).
+    paper's ablations, `without` can leave out the variance (log W then lacks log pi) or the second covariance
+    (log W then lacks log pi_behavior).
     """
 
     kind: Literal["implicit_reward_regression"] = "implicit_reward_regression"

@@ -71,7 +71,10 @@ def uniform(sample_key_B: Tensor, num_tokens: int, purpose: int) -> Tensor:
 
 
 def keyed_anew(sample_key_B: Tensor, occasion: int) -> Tensor:
-    """Return new random keys [B] for the same rows. Different values of `occasion` give independent keys."""
+    """Return a new random key [B] for each row, derived from the row's key and `occasion`.
+
+    Different values of `occasion` give independent keys.
+    """
     return _mixed(_mixed(sample_key_B.to(torch.int64)) + occasion)
 
 

@@ -2,8 +2,8 @@
 
 The objective receives their values as `divergence_BT` and never sees logits; a forward pass calls these
 functions, without gradient, on the anchor's and the policy's logits. Axes: N positions, V vocabulary, K
-chosen tokens. Sources: state KL: TR-PPO, arXiv 1903.07940; top-k with one bucket for the rest: DPPO, arXiv
-2602.04879.
+chosen tokens. Sources: TR-PPO, arXiv 1903.07940, for the KL of whole distributions; DPPO, arXiv 2602.04879,
+for the top k tokens with one bucket for the rest.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def with_rest(logprob_NV: Tensor, token_NK: Tensor) -> Tensor:
 def top_tokens(logprob_NV: Tensor, top_k: int, token_N: Tensor) -> Tensor:
     """Return the indices [N, K] of each position's K most likely tokens, where K = min(top_k, V).
 
-    If the sampled token `token_N` is not among them, it replaces the least likely one, as in DPPO. Otherwise
-    it would be part of the bucket of all remaining tokens, where its probability could change without
-    changing the divergence.
+    If the sampled token `token_N` is not among them, it replaces the least likely one, as in DPPO. Without
+    this replacement, the sampled token would be part of the bucket of all remaining tokens, where its
+    probability could change without changing the divergence.
     """
     top_NK = logprob_NV.topk(min(top_k, logprob_NV.shape[-1]), dim=-1).indices
     is_there_N = (top_NK == token_N[..., None]).any(dim=-1)
@@ -74,8 +74,9 @@ def divergence_by_chunks(
     divergence
         `kl_divergence` or `total_variation`.
     top_k
-        Number of tokens that are compared besides a bucket for the rest: the anchor's most likely ones,
-        including the sampled token. None compares the whole vocabulary.
+        Number of tokens that are compared one by one: the anchor's most likely ones, and always the
+        sampled token (see `top_tokens`). All other tokens are compared together, as one outcome. None
+        compares the whole vocabulary token by token.
     chunk_size
         Number of positions per chunk.
     """

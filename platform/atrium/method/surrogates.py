@@ -69,8 +69,8 @@ class Surrogate(Part, axis=True):
     def value(self, x: SurrogateInputs) -> Tensor:
         """Return the objective [B, T] at each token.
 
-        The formula must use only the tensors' methods and be differentiable in `x.weight_BT`,
-        `x.log_weight_BT` and `x.logprob_BT`; everything else in `x` is a constant.
+        The formula may use only arithmetic and methods of the tensors, and must be differentiable in
+        `x.weight_BT`, `x.log_weight_BT` and `x.logprob_BT`; everything else in `x` is a constant.
         """
         raise NotImplementedError(f"{type(self).__name__} must define value or terms")
 
@@ -150,7 +150,7 @@ class DualClip(Surrogate):
     """Ratio above which a token with a negative advantage has no gradient."""
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return w A, clipped where the ratio moves away from the region or, for A < 0, reaches the cap."""
+        """Return w A, clipped as by `Clip` and, for A < 0, also at ratios of at least `cap`."""
         runaway_BT = x.runaway_BT(self.cap)
         return x.cut_where(x.away_BT | runaway_BT, x.clipped_ratio_BT.masked_fill(runaway_BT, self.cap))
 
@@ -158,7 +158,7 @@ class DualClip(Surrogate):
 class TwoSidedClip(Surrogate):
     """min(min(w, cap) A, clip(w, l, u) A): w is capped for both signs of A (INTELLECT-2, arXiv 2505.07291).
 
-    If cap >= u, this is the dual clip with the same cap. A cap below u also limits positive advantages.
+    If cap >= u, this is the dual clip with the same cap. A cap below u also limits w for positive advantages.
     """
 
     kind: Literal["two_sided_clip"] = "two_sided_clip"
@@ -185,7 +185,7 @@ class Mask(Surrogate):
     gradient: GradientForm = "pathwise"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return w A, clipped where the ratio is infeasible."""
+        """Return w A at feasible tokens, and 0 without gradient at all others."""
         return x.cut_where(~x.region.feasible_BT, 0.0)
 
 
@@ -206,7 +206,7 @@ class WeightClip(Surrogate):
 class SignedWeightClip(Surrogate):
     """A log pi if the reward is positive, else sg(clip(w, lower, upper)) A log pi (TOPR).
 
-    The sign is the reward's, not the advantage's. Source: arXiv 2503.14286.
+    The sign of the reward decides, not that of the advantage. Source: arXiv 2503.14286.
     """
 
     kind: Literal["signed_weight_clip"] = "signed_weight_clip"
@@ -242,7 +242,7 @@ class Reinforce(Surrogate):
 class GradientPreservingClip(Surrogate):
     """A clip whose clipped tokens keep a bounded gradient: scale x bound x A (CE-GPPO, arXiv 2509.20712).
 
-    For A < 0 and w < l the coefficient is `scale_low` l A, for A > 0 and w > u it is `scale_high` u A. Tokens
+    The coefficient is `scale_low` l A for A < 0 and w < l, and `scale_high` u A for A > 0 and w > u. Tokens
     with A < 0 and w >= `cap` have no gradient, as in the dual clip.
     """
 
@@ -257,7 +257,7 @@ class GradientPreservingClip(Surrogate):
     reads: ClassVar = "bounds"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return w A, or the scaled bound times A where the ratio moves away from the region.
+        """Return w A, or the scaled bound times A where `Clip` would drop the gradient.
 
         Tokens with A < 0 and a ratio of at least `cap` have no gradient.
         """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SurrogateInputs:
-    """The inputs of a surrogate, [B, T] except for `row_constant_B`, without gradient.
+    """The detached inputs of a surrogate: tensors [B, T], a trust region, and a constant per row.
 
     `gate_BT` is the ratio that the trust region reads, `weight_BT` the ratio that multiplies the advantage,
     `log_weight_BT` the weight's unbounded logarithm, and `logprob_BT` the policy's log-probability at the

@@ -42,7 +42,10 @@ class TokenWeight(Part, axis=True):
     weighs: ClassVar[Literal["surrogate", "penalty"]] = "surrogate"
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor | None:
-        """Return the selection [B, T] among a minibatch's tokens, or None if no selection is needed."""
+        """Return the selection [B, T] among a minibatch's tokens, or None if no selection is needed.
+
+        The selection is 1 at selected tokens and 0 elsewhere.
+        """
         return None
 
     def weigh(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor | None:
@@ -117,8 +120,8 @@ class RandomCovarianceDrop(TokenWeight):
 class TopCovariancePenalty(TokenWeight):
     """KL-Cov, which applies the KL penalty only to tokens with the highest covariance (arXiv 2505.22617).
 
-    Exactly the share `frac` of all tokens is penalized, but always at least one token. Ties are broken at
-    random; if all advantages are equal, all covariances are 0 and therefore tied.
+    The number of penalized tokens is exactly the share `frac` of all tokens, rounded down, but at least one.
+    Ties are broken at random; if all advantages are equal, all covariances are 0 and therefore tied.
     """
 
     kind: Literal["kl_cov"] = "kl_cov"

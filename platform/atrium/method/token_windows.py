@@ -46,7 +46,10 @@ class BinaryTotalVariation(Divergence):
         return Window(max(0.0, 1.0 - self.delta_low / probability), upper)
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the region, computed from probabilities because `log_ratio_limit` clamps the ratio."""
+        """Return the region, computed from probabilities.
+
+        The ratio is not used, because `log_ratio_limit` clamps it.
+        """
         anchor_BT, change_BT = x.anchor_logprob_BT.exp(), _probability_change(x)
         return Region(
             lower=(1.0 - self.delta_low / anchor_BT).clamp(min=0.0),
@@ -77,7 +80,7 @@ class BinaryKL(Divergence):
 
     @property
     def has_window(self) -> bool:  # type: ignore[override]
-        """Whether bounds on the ratio are equivalent to the divergence."""
+        """Whether the budget is equivalent to bounds on the ratio; True only with `direction: forward`."""
         return self.direction == "forward"
 
     @property
@@ -117,7 +120,10 @@ class BinaryKL(Divergence):
         return Window(min(lower, 1.0), max(upper, 1.0))
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the region, computed from log-ratios because `log_ratio_limit` clamps the ratio."""
+        """Return the region, computed from log-ratios.
+
+        The ratio is not used, because `log_ratio_limit` clamps it.
+        """
         if self.direction == "both":
             delta_BT = choose(x.token_log_ratio_BT < 0.0, *self.budgets, x.ratio_BT)
             return Region(feasible_BT=self.token_divergence(x) <= delta_BT)
@@ -164,7 +170,7 @@ class DynamicClip(Divergence):
         return Window(lower, min(upper, self.cap))
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the region of the tokens whose ratio is within their own window."""
+        """Return the region, in which a token is feasible if its ratio lies in its own window."""
         anchor_BT = x.anchor_logprob_BT.exp()
         lower_BT = 0.5 + 0.5 * (1.0 - 4.0 * self.epsilon_low / anchor_BT).clamp(min=0.0).sqrt()
         upper_BT = 0.5 + 0.5 * (1.0 + 4.0 * self.epsilon_high / anchor_BT).sqrt()
@@ -192,7 +198,7 @@ def _probability_change(x: RegionInputs) -> Tensor:
 def _outer_odds(delta: float, anchor_BT: Tensor) -> Tensor:
     """Return a starting point for Newton's method: log-odds of p at or above the upper bound.
 
-    `anchor_BT` is q. The starting point is the p > q that solves (p - q)^2 / (2 p) = delta. Since the
+    `anchor_BT` is q. The log-odds are those of the p > q that solves (p - q)^2 / (2 p) = delta. Since the
     divergence is at least the left side of this equation, this p is not below the bound.
     """
     spread_BT = (delta**2 + 2.0 * delta * anchor_BT).sqrt()

@@ -1,9 +1,9 @@
 """Divergences of one token's ratio, and the equivalent ratio windows, in float64 without torch.
 
-In this module, a divergence is a function D(w) of the ratio w = pi_theta(a) / pi_behavior(a) with D(1) = 0.
-The constraint D(w) <= delta is then equivalent to w in [l, u] (arXiv 2602.05494, Theorem 4.2 for KL3), so the
-trust region of each such divergence is computed once per run and costs as much as plain clipping. Functions
-take x = log w if that avoids cancellation near w = 1.
+In this module, a divergence is a function D(w) of the ratio w = pi_theta(a) / pi_behavior(a) with D(1) = 0
+that does not decrease as w moves away from 1. The constraint D(w) <= delta is then equivalent to w in [l, u]
+(arXiv 2602.05494, Theorem 4.2 for KL3), so the trust region of each such divergence is computed once per run
+and costs as much as plain clipping. Functions take x = log w if that avoids cancellation near w = 1.
 
 Divergences that also depend on the behavior probability, or on the whole distribution, have no constant
 window; see `atrium.method.divergences`.
@@ -125,10 +125,10 @@ def share_after_batch(share: float, window: Window) -> float:
 
 
 def find_root(function: Callable[[float], float], low: float, high: float, *, xtol: float) -> float:
-    """Return a function's root between two points where its signs differ, to a relative error of 1e-15.
+    """Return a function's root between `low` and `high`, where the function must have different signs.
 
-    Raises `MissingDependencyError` if scipy is not installed. Programs whose windows need no root search run
-    without scipy.
+    The error is at most `xtol` + 1e-15 |root|. Raises `MissingDependencyError` if scipy is not installed.
+    Programs whose windows need no root search run without scipy.
     """
     try:
         from scipy.optimize import brentq

@@ -17,7 +17,10 @@ from atrium.models.sources import buildable, locate, quiet, readable
 
 
 def hub_shape(source: str, revision: str | None = None) -> ModelShape:
-    """Return the shape of the model at a Hub id or in a local folder. Raises the errors of `load_policy`."""
+    """Return the shape of the model at a Hub id or in a local folder.
+
+    Raises the errors of `load_policy` for a source or configuration that cannot be read.
+    """
     location = locate(source, revision)
     with quiet(), readable(location):
         config = AutoConfig.from_pretrained(location, revision=revision or "main", trust_remote_code=False)
@@ -27,9 +30,8 @@ def hub_shape(source: str, revision: str | None = None) -> ModelShape:
 def random_shape(architecture: Mapping[str, Any]) -> ModelShape:
     """Return the shape of the model with the given architecture and random weights.
 
-    If `vocab_size` is missing, it is that of the built-in tokenizer, as in `build_random_policy`. Raises
-    `ConfigError` if `model_type` is missing, or if transformers does not know or cannot build the
-    architecture.
+    If `vocab_size` is missing, the size of the built-in tokenizer's vocabulary is used. Raises `ConfigError`
+    if `model_type` is missing, or if transformers does not know or cannot build the architecture.
     """
     # The padding token of the model type may be outside of a smaller vocabulary.
     settings = {"vocab_size": len(TOKENS), **architecture, "pad_token_id": TOKENS.index("<pad>")}

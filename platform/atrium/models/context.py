@@ -23,7 +23,7 @@ _ORIGINAL = "original_max_position_embeddings"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Maximum number of tokens of a prompt and its completion together, or 0 if a model has no limit.
+    """Maximum number of tokens of a prompt and its completion together, or 0 if config.json sets no limit.
 
     `rope_type` is the type of rotary embedding that sets this limit, or None if another key sets it.
     """

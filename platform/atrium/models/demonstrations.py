@@ -1,11 +1,12 @@
-r"""Demonstrations of the built-in task as packed training batches.
+"""Demonstrations of the built-in task as packed training batches.
 
 A demonstration consists of prompt, completion and end token. The clean demonstrator works out every step. The
 imperfect demonstrator often answers directly, often wrongly, and makes mistakes in its steps, so that the
 resulting policy has something left to learn. Several demonstrations share a row of a batch and do not attend
 to each other; with one padded demonstration per row, the computation would nearly double.
 
-Axes: B rows, T positions in a row, N targets (the positions whose next token is part of a completion).
+Axes: B rows, T positions in a row, N targets (the positions whose next token belongs to a completion or is an
+end token).
 """
 
 from __future__ import annotations
@@ -101,7 +102,10 @@ def demonstration_batches(
 
 
 def longest_demonstration(max_operands: int) -> int:
-    """Return an upper bound on the tokens of a demonstration, including prompt and end token."""
+    """Return an upper bound on the number of tokens of a demonstration with up to `max_operands` operands.
+
+    The number includes prompt and end token.
+    """
     num_digits = len(str(11 * max_operands))  # an operand adds at most 9, a mistake at most 2
     prompt = len("<>") + 2 * max_operands
     steps = (max_operands - 1) * (2 * num_digits + len("+9=;"))

@@ -22,9 +22,10 @@ _OF_LOADING = ("_name_or_path", "name_or_path", "is_local", "local_files_only", 
 
 
 def source_digests(policy: Policy, weights: str) -> dict[str, str]:
-    """Return the identity of a policy's source: its commit on the Hub, or a digest of each part of a folder.
+    """Return the identity of a policy's source: its commit on the Hub, or digests of the policy's parts.
 
-    `weights` is the `weights_digest` of the policy, with adapters merged into the weights.
+    The parts are weights, tokenizer, architecture, chat template and generation config. `weights` is the
+    `weights_digest` of the policy, with adapters merged into the weights.
     """
     # The commit that a branch of the Hub pointed to; transformers keeps it in a private attribute.
     if commit := getattr(policy.model.config, "_commit_hash", None):

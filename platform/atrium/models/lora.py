@@ -142,7 +142,7 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
 
 
 def write_adapter(model: PreTrainedModel, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Write the adapters into a new folder, in the format of `PeftModel.from_pretrained`.
+    """Write the adapters into a new folder, in the format that `PeftModel.from_pretrained` reads.
 
     `weights` is an earlier result of `adapter_weights`; None means the current adapters.
     """

@@ -128,7 +128,7 @@ def load_tokenizer(
 ) -> tuple[PreTrainedTokenizerBase, Context]:
     """Load the tokenizer and the context of a policy, without its weights.
 
-    Raises the errors of `load_policy`.
+    Raises the errors of `load_policy`, except those for damaged weights or a missing end-of-sequence token.
     """
     location = locate(str(source), revision)
     with quiet(), readable(location):
@@ -258,7 +258,7 @@ def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: 
 
 
 def _token_ids(*values: int | list[int] | None) -> set[int]:
-    """Return the token ids in settings, each of which may be one id, a list of ids, or None."""
+    """Return all token ids in `values`; each value is one id, a list of ids, or None."""
     ids: set[int] = set()
     for value in values:
         if value is not None:

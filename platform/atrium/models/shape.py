@@ -24,10 +24,12 @@ VOCABULARY_UNIT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The sizes of a decoder. Tied parameters count once, and `num_tensors` counts parameter tensors.
+    """The sizes of a causal language model.
 
-    `context_length` is in tokens, or 0 if unknown. `linear_maps` lists every linear layer of the decoder by
-    the last part of its name, its number of inputs, and its number of outputs.
+    `num_parameters` and `num_tensors`, the number of parameter tensors, include the LM head and count tied
+    parameters once. `context_length` is in tokens, or 0 if unknown. `linear_maps` lists every linear layer of
+    the decoder, without the LM head, by the last part of its name, its number of inputs, and its number of
+    outputs.
     """
 
     model_type: str
@@ -55,7 +57,10 @@ class ModelShape:
 
     @property
     def num_block_parameters(self) -> int:
-        """The number of parameters of one decoder block, without norms and biases."""
+        """The number of parameters of one decoder block, without norms and biases.
+
+        The block is taken to have one gated feed-forward layer, as in a dense model.
+        """
         attention = 2 * self.query_size + 2 * self.key_size
         return self.hidden_size * (attention + 3 * self.feed_forward_size)
 

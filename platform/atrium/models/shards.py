@@ -15,7 +15,10 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Return the full tensor; all processes with parts of the tensor must call this in the same order."""
+    """Return the full tensor, gathered from all processes if it is sharded.
+
+    All processes that hold parts of sharded tensors must request these tensors in the same order.
+    """
     if not is_sharded(tensor):
         return tensor
     # Parts on the host must first be moved to the devices that exchange them.

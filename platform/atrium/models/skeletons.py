@@ -26,7 +26,7 @@ def on_device(model: PreTrainedModel, device: torch.device | str) -> PreTrainedM
 
 
 def _replace(model: nn.Module, make: Callable[[Tensor], Tensor]) -> None:
-    """Replace every parameter by the result of `make`; tied parameters stay tied."""
+    """Pass every parameter through `make` and replace it with the result; tied parameters stay tied."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):

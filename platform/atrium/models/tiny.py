@@ -28,7 +28,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer() -> PreTrainedTokenizerBase:
-    r"""Build the 28-token tokenizer, with its chat template: `<q>7+8=<a>7+8=15;\boxed{15}<eos>`."""
+    r"""Build the 28-token tokenizer; its chat template gives `<q>7+8=<a>7+8=15;\boxed{15}<eos>`."""
     backend = Tokenizer(
         models.WordLevel(vocab={token: index for index, token in enumerate(TOKENS)}, unk_token="<unk>")
     )

@@ -184,11 +184,12 @@ def _loss(policy: Policy, batch: PackedBatch) -> torch.Tensor:
 
 
 def _rate_frac(step: int, phases: tuple[int, ...]) -> float:
-    """Return the learning rate relative to its peak: linear decay in each phase, times a linear ramp.
+    """Return the learning rate of a step, counted from 0, as a fraction of the peak rate.
 
-    Each phase ends at a tenth of its initial learning rate, at which the next phase starts. A phase of 0
-    steps counts too: the next phase then still starts at a tenth. The low learning rate of the second phase
-    changes which completions are likely but preserves competence.
+    In each phase, the rate decays linearly to a tenth of its value at the start of the phase; the next phase
+    continues from there. A phase of 0 steps reduces the rate to a tenth as well. At the beginning of the
+    warm-up, the rate is also multiplied by a linear ramp. The low learning rate of the second phase changes
+    which completions are likely but preserves competence.
     """
     ramp = min(1.0, (step + 1) / _NUM_RAMP_STEPS)
     start = 1.0

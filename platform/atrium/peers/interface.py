@@ -24,7 +24,7 @@ from atrium.peers.trainers import OWN_LOOP, UNKNOWN_USE
 
 
 class Tensors(TypedDict, total=False):
-    """Optional inputs of a method besides the policy's log-probabilities, of shape [B, T] or [B].
+    """Tensors, besides the policy's log-probabilities, that a method may need, of shape [B, T] or [B].
 
     Values at masked positions are ignored and may be NaN.
     """
@@ -91,7 +91,7 @@ class LoadedMethod:
 
     @property
     def words(self) -> Mapping[str, str]:
-        """Short descriptions of the method's choices, by axis.
+        """Short descriptions of the method's choices, by name, such as `surrogate` or `window [l, u]`.
 
         The description of a neutral choice is empty.
         """
@@ -179,8 +179,10 @@ class LoadedMethod:
         Denominators come from `prepared` (for these rows: `prepared.select(rows)`), or from the caller's own
         `totals` of the update. If neither is given, this method counts the denominators, and the rows must be
         the whole update. The gradient flows into `logprob_BT` and, with an entropy bonus, into `entropy_BT`.
-        Raises `ValueError` for missing tensors and wrong shapes, and if `totals` are given with `prepared`,
-        or for a method that requires `prepare`.
+
+        Raises `ValueError` for missing tensors and wrong shapes, for `totals` together with `prepared`, and
+        for `totals` alone if `needs.prepare_pass` or `needs.whole_groups` is set, or if the method's
+        `reduction.counts` is `kept`.
         """
         if prepared is not None and totals is not None:
             raise ValueError(

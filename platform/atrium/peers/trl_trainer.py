@@ -5,8 +5,8 @@ groups. Advantages are therefore computed before the shuffle, and each row keeps
 a method computes values from all rows of an update, they come from an additional pass over the update's
 micro-batches, without gradients.
 
-Denominators are TRL's own: the tokens of the generation batch (`loss_type="dapo"`, the default) or of each
-micro-batch (`"bnpo"`), and the number of all rows, including rows without tokens.
+Denominators are TRL's own: the number of tokens, counted in the generation batch (`loss_type="dapo"`, the
+default) or in each micro-batch (`"bnpo"`), and the number of rows, including those without tokens.
 
 A completion without any reward (every reward function returned None) is excluded from advantages and loss.
 All completions of a group with fewer than two rewarded completions are excluded, too. TRL's denominators

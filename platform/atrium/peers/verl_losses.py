@@ -93,8 +93,9 @@ class RegisteredMethod:
     ) -> tuple[Tensor, dict[str, float]]:
         """Return the micro-batch's share of the actor's loss, and the metrics of clipping and KL.
 
-        The denominators come from `config.global_batch_info`. Raises `ConfigError` if `loss_agg_mode` is not
-        the method's reduction, or if the method needs inputs that verl or its batch lacks.
+        The denominators come from `config.global_batch_info`. `rollout_is_weights` are multiplied into the
+        advantages. Raises `ConfigError` if `loss_agg_mode` is not the method's reduction, or if the method
+        needs inputs that verl or its batch lacks.
         """
         batch = config.global_batch_info
         width = int(batch.get("loss_scale_factor") or response_mask.shape[1])
@@ -171,7 +172,7 @@ def _keep_micro_batch(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_ppo_loss() -> None:
-    """Replace verl's `ppo_loss` by a wrapped one, so that registered losses can read the whole micro-batch.
+    """Replace verl's `ppo_loss` with a wrapper that lets registered losses read the whole micro-batch.
 
     The function is replaced in the module that defines it and in the two modules that import it by name, if
     they are already loaded.

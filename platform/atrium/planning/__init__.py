@@ -1,1 +1,4 @@
-"""Predictions of a run's memory and time, and its measured sampling and training times, without torch."""
+"""Predictions of a run's memory and time, and the balance of its measured sampling and training times.
+
+This package does not import torch.
+"""

@@ -52,7 +52,12 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duration:
-    """Predicted seconds of each phase of a step, and of all evaluations of the run (`evaluation_s`)."""
+    """Predicted seconds of each phase of a step, and of all evaluations of the run (`evaluation_s`).
+
+    `passes_s` are the passes without gradients before the updates, and `hand_over_s` the transfers of
+    weights. `overlaps` says whether the run samples during updates. `tokens_per_step` is the mean number of
+    sampled tokens.
+    """
 
     sampling_s: float
     passes_s: float
@@ -120,7 +125,8 @@ def planned_run(
 def _num_passes(config: RunConfig) -> int:
     """Return the number of forward passes without gradients over a step's batch.
 
-    The run is assumed to compute in bfloat16, which affects `compute.behavior_logprobs=auto`.
+    With `compute.behavior_logprobs=auto`, the behavior policy's log-probabilities are assumed to be
+    recomputed, as in bfloat16, unless completions are stored or sampled in continuous mode.
     """
     source, rollout = config.compute.behavior_logprobs, config.rollout
     # As in training, `auto` uses the engine if no single version of the weights sampled a completion.
@@ -204,7 +210,7 @@ class _Planned:
         return self.gpu.link_gigabytes_s * 1e9 if is_one_node else _NODES_BYTES_S
 
     def pass_s(self, *, has_gradient: bool) -> float:
-        """Return the seconds of a forward pass over a batch, and of its backward pass if `has_gradient`."""
+        """Return the seconds of a pass over a step's batch: forward, and also backward if `has_gradient`."""
         shape, gpu, compute, rollout = self.shape, self.gpu, self.config.compute, self.config.rollout
         tokens = (self.num_sampled + rollout.num_prompts * self.prompt_tokens) / compute.world_size
         # A backward pass has two products per forward product: gradients of the states and of the weights.

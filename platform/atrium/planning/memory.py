@@ -199,9 +199,9 @@ def _at_work(model: ModelShape, demand: TrainerDemand) -> tuple[str, int]:
 
 
 def _trained(model: ModelShape, demand: TrainerDemand) -> ModelShape:
-    """Return the model's shape with the number of trained parameters and tensors only.
+    """Return the model's shape, with only its trained parameters and tensors counted.
 
-    With adapters, these are the parameters and tensors of the adapters.
+    If the model has adapters, only those are trained.
     """
     if demand.num_adapter_parameters == 0:
         return model
@@ -236,9 +236,11 @@ def checkpoint_bytes(model: ModelShape, demand: TrainerDemand, *, with_reference
 
 
 def gathered_bytes(model: ModelShape, compute_dtype: str) -> int:
-    """Return the bytes that FSDP2 gathers for an update: embeddings, head, current block and next block.
+    """Return the bytes of the weights that FSDP2 gathers during an update, and of one unit's gradient.
 
-    The largest of these units also has a gradient in `compute_dtype` and its float32 copy for the reduction.
+    The gathered units are the current block, the next block, and the weights outside of blocks (embeddings
+    and head), which form one unit. The gradient is that of the largest unit, in `compute_dtype` and as a
+    float32 copy for the reduction.
     """
     item = _BFLOAT16 if compute_dtype == "bfloat16" else _FLOAT32
     block = model.num_block_parameters
@@ -261,11 +263,12 @@ def backward_bytes(model: ModelShape, demand: TrainerDemand) -> int:
 
     The hidden states after the last layer are subtracted, since `activation_bytes` includes them and they are
     freed before a layer's backward pass. A layer's backward pass peaks at the gated product of its
-    feed-forward network, when the gradients of the product, of its factors and of the hidden states are in
-    memory. With adapters in bfloat16, a third gradient of feed-forward size is in memory as well, and
-    separate gradients of the hidden states through the base weights and through the adapters. The last norm
-    keeps its hidden states and five float32 gradients. With recomputation, one layer's activations are in
-    memory together with its gradients.
+    feed-forward network, with two gradients of feed-forward size in `compute_dtype` and a float32 gradient of
+    the hidden states. With adapters in bfloat16, there are three gradients of feed-forward size, and separate
+    gradients of the hidden states through the base weights and through the adapters (10 bytes per value
+    instead of 4). The last norm keeps its hidden states and five float32 gradients. With recomputation, only
+    a layer's backward pass is considered, and the layer's activations are in memory together with its
+    gradients.
     """
     hidden, feed_forward = model.hidden_size, model.feed_forward_size
     behind = _STATES_BEHIND * _FLOAT32 * hidden

@@ -74,7 +74,10 @@ class Sides:
         return (round(each), 1) if each >= 1 else (1, round(1 / each))
 
     def bound_with(self, num_engines: float) -> float:
-        """Return the minimum seconds of a step with `num_engines` engines and the current trainers."""
+        """Return the minimum seconds of a step if `num_engines` engines sample while the trainers train.
+
+        The trainers stay the same.
+        """
         return max(self.sampling_s * self.num_engines / num_engines, self.training_s) + self.rest_s
 
 

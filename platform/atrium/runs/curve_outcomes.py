@@ -1,7 +1,7 @@
 """Outcomes of learning curves: one number per run, computed from a recorded metric of its steps.
 
-Step i, counted from 1, is recorded with the policy before update i. The last score shows where a run ended.
-These outcomes show how it got there, which distinguishes methods with equal last scores.
+Steps are counted from 1, and the rollouts of a step are sampled before its updates. The last score shows
+where a run ended. These outcomes show how it got there, which distinguishes methods with equal last scores.
 
 Axes: N recorded steps.
 """
@@ -42,7 +42,7 @@ class CurveOutcome(Choice, axis=True):
 
 
 class Area(CurveOutcome):
-    """The mean of the metric over a range of steps.
+    """The mean of the metric over the steps `start` to `until`.
 
     Examples
     --------

@@ -84,9 +84,9 @@ def _killed(run: RunOverview, *, with_resumable: bool) -> Iterator[Deletable]:
 
 
 def kept_because(item: Deletable, runs_dir: Path, *, delete: bool) -> str | None:
-    """Return why the item must be kept, or None if it can be deleted. If `delete` is set, also delete it.
+    """Return why an item is kept, or None if it can be deleted or, with `delete`, has been deleted.
 
-    An item is kept if it is outside `runs_dir`, or if `delete` is set and the deletion fails.
+    An item is kept if it is outside `runs_dir`, or if its deletion fails.
     """
     return _elsewhere(item.path, runs_dir) or (_delete(item) if delete else None)
 

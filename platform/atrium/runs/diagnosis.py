@@ -65,8 +65,8 @@ _DEFAULT = RunFacts()
 class Finding:
     """A problem that a rule found in the steps `first_step` to `last_step`; `text` describes it to the user.
 
-    `evidence` contains the means of the rule's metrics over the last steps, by name. `start` contains their
-    means over the run's first steps if the rule compares the last steps with these; otherwise, it is empty.
+    `evidence` contains, by name, the means of the rule's metrics over the newest steps that it judged.
+    `start` contains those over the run's first steps if the rule compares the two; otherwise, it is empty.
     """
 
     rule: str
@@ -82,7 +82,7 @@ class _Rule:
     """A rule that detects one kind of problem in the last `num_steps` steps of a run.
 
     `judge` receives the last and the first steps, and returns a description of the problem, or None. If
-    `compares` is set, the rule waits until they no longer overlap. `evidence` lists a finding's metrics.
+    `compares` is set, the rule waits until the two no longer overlap. `evidence` lists a finding's metrics.
     """
 
     name: str
@@ -115,7 +115,7 @@ class _Span:
 
 
 class Course:
-    """The steps that rules read from a run in progress: the first and the newest, to limit memory."""
+    """The first and the newest steps of a run in progress. Others are dropped to limit memory."""
 
     def __init__(self, steps: Sequence[Step] = (), *, num_newest: int = NUM_STEPS) -> None:
         self._first: list[Step] = []
@@ -150,7 +150,7 @@ class Notes(Listener):
         self._told: set[str] = set()
 
     def step(self, step: int, metrics: Metrics) -> None:
-        """Add a step, and log the problems of rules that have not reported one before."""
+        """Add a step, and log the findings of those rules that have not logged one before."""
         self._course.add(step, metrics)
         for found in diagnose(self._course.steps, is_over=False, facts=self._facts):
             if found.rule not in self._told:
@@ -173,7 +173,7 @@ def diagnose(
 def find_collapse(
     steps: Sequence[Step], num_steps: int = NUM_STEPS, *, facts: RunFacts = _DEFAULT
 ) -> Finding | None:
-    """Return the first collapse that a rule finds in at most the last `num_steps` steps, or None."""
+    """Return the finding of the first rule to detect a collapse in the last `num_steps` steps, or None."""
     for rule in _RULES:
         if rule.is_collapse:
             judged = replace(rule, num_steps=min(rule.num_steps, num_steps))

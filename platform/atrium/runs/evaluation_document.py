@@ -273,7 +273,10 @@ def _group_table(point: EvaluationPoint, key: str, groups: Mapping[str, object])
 
 
 def _macro_tables(folder: RunFolder) -> list[Table]:
-    """Return a table with the macro average over benchmarks, or no table if it is not recorded."""
+    """Return a list with one table of the macro average over benchmarks.
+
+    The list is empty if the average is not recorded.
+    """
     macro = mapping_at(read_object(folder.summary_file)[0], "macro_average")
     if not macro:
         return []

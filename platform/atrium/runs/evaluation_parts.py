@@ -34,7 +34,7 @@ class EvaluationParts:
         self._num_written = 0
 
     def read(self, problems: Iterable[Problem], *, num_samples: int) -> Finished:
-        """Return the finished samples of `problems`, from the parts and from the file `whole` if it exists.
+        """Return the samples of finished problems, from the parts and from the file `whole` if it exists.
 
         Raises `RunFolderError` if a file is damaged, contains a problem that is not in `problems` or has
         changed, or does not contain `num_samples` samples per problem.

@@ -150,7 +150,7 @@ TRAINED = LatestQuery(lambda run: _kind(run) not in ("evaluation", IMPORTED), "{
 
 
 def _last_evaluated(folder: RunFolder) -> float:
-    """Return the time of the newest evaluation samples, in seconds since 1970, or 0 without samples."""
+    """Return the time of the newest evaluation samples, in seconds since 1970, or 0 if there are none."""
     times = (path.stat().st_mtime for path in folder.evaluations_dir.glob("*/*.parquet"))
     return max(times, default=0.0)
 

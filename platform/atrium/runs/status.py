@@ -97,13 +97,14 @@ def _cause(failure: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """The content of `status.json`. Times are in seconds since 1970; `wall_s` is the total of all sessions.
+    """The content of `status.json`.
 
-    `num_steps` is 0 until training is set up. `pid_started` is the start time of process `pid`, which
-    distinguishes it from a later process with the same number. `beat_s` is the interval at which the running
-    process rewrites the status, or 0 if it does not. `cause` is one word for why a run failed, such as
-    `diverged` or `out_of_memory` (see `atrium.base.errors`). It is None for other final states and in folders
-    of format 1.
+    `started`, `updated` and `pid_started` are times in seconds since 1970; `wall_s` is the total duration of
+    all sessions in seconds. `num_steps` is 0 until training is set up. `pid_started` is the start time of
+    process `pid`, which distinguishes it from a later process with the same number. `beat_s` is the interval
+    at which the running process rewrites the status, or 0 if it does not. `cause` is one word for why a run
+    failed, such as `diverged` or `out_of_memory` (see `atrium.base.errors`). It is None for a run that did
+    not fail, and in folders of format 1.
     """
 
     format_version: int = FORMAT_VERSION

@@ -15,10 +15,10 @@ from atrium.runs.status import known_status
 def summarize(folder: RunFolder) -> dict[str, object]:
     """Return the content of `summary.json`, computed from the other files of the run directory.
 
-    Each benchmark has a `first`, `best` and `last` evaluation. `best` has the highest Mean@k on this
-    benchmark, and its entry `selected_on` is the benchmark's name. On test problems, the best score is
-    optimistic, so conclusions should use `last`. `findings` are the problems found by the rules of
-    `diagnosis`.
+    Each benchmark has a `first`, `best` and `last` evaluation. `best` is the evaluation with the highest
+    Mean@k on this benchmark, and also records the benchmark's name as `selected_on`. On test problems, the
+    best score is optimistic, so conclusions should use `last`. `findings` are the problems found by the rules
+    of `diagnosis`.
     """
     status = known_status(folder.status_file)
     metrics = read_metrics(folder)

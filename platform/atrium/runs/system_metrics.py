@@ -38,10 +38,10 @@ _FIRST_AFTER_S = 1.0
 class SystemMetrics(Listener):
     """A listener that appends the machine's state to `system.jsonl` every `every_s` seconds.
 
-    `gauges` contains functions by name that return further values, such as the length of the engine's queue.
-    The sampling thread calls them; entries may be added during the run. A value that cannot be read is left
-    out. If the disk is full, lines are kept in memory and written with a later sample; lines that are still
-    unwritten at the end are lost.
+    `gauges` maps the names of further values, such as the length of the engine's queue, to functions that
+    return them. The sampling thread calls these functions; entries may be added during the run. A value that
+    cannot be read is left out. If the disk is full, lines are kept in memory and written with a later sample;
+    lines that are still unwritten at the end are lost.
     """
 
     name = "the system metrics"

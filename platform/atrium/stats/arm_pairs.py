@@ -36,7 +36,10 @@ class Missing(Protocol):
 
     @property
     def kind(self) -> Literal["preliminary", "incomplete"]:
-        """The kind of verdict on a pair with this run."""
+        """The kind of verdict that results if this run is missing.
+
+        `preliminary` if the run is live or was interrupted, and `incomplete` if it ended in another way.
+        """
 
     @property
     def words(self) -> str:
@@ -102,7 +105,7 @@ class Pair:
 
 
 def _hull(known: Sequence[Uncertainty | None]) -> Interval | None:
-    """Return the smallest interval that contains all known intervals, or None if one is unknown."""
+    """Return the smallest interval that contains all given intervals, or None if any of them is unknown."""
     intervals = [one.interval for one in known if one is not None]
     if len(intervals) < len(known):
         return None
@@ -177,7 +180,7 @@ class ScoredArms:
         ]
 
     def verdicts(self, baseline: str) -> dict[str, Verdict]:
-        """Return the verdicts on all arms except the baseline, compared with the baseline, by arm."""
+        """Return the verdict on each arm except the baseline, compared with the baseline, by arm."""
         return {
             name: verdict_on(arms.difference(), pairing.num_seeds, names=(baseline, name))
             for name, pairing, arms in self._against(baseline)
@@ -217,7 +220,7 @@ class ScoredArms:
         return [(name, pairing, arms.compared()) for name, pairing, arms in self._against(baseline)]
 
     def _against(self, baseline: str) -> Iterator[tuple[str, SeedPairing, TwoArms]]:
-        """Yield the name, the seeds used, and the two arms to compare, for each arm except the baseline."""
+        """Yield (name, seeds used, `TwoArms` with the baseline) for each arm except the baseline."""
         names = [baseline, *(name for name in self.values if name != baseline)]
         pairings = [self._pairing(self.seeds[baseline], self.seeds[name]) for name in names[1:]]
         spreads = self._spreads(names, pairings)

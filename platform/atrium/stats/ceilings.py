@@ -3,8 +3,8 @@
     R(C) = R0 + (R_max - R0) / (1 + (C_mid / C)^B)
 
 C is the cost in steps or tokens, R0 the given score at the start, R_max the ceiling, C_mid the cost at half
-of the rise, and B the steepness of the rise. Source: arXiv 2510.13786 (ScaleRL), eq. 1. Beyond the source,
-the ceiling has an interval: it is the profile likelihood interval for independent errors.
+of the rise, and B the steepness of the rise. Source: arXiv 2510.13786 (ScaleRL), eq. 1. Atrium adds an
+interval for the ceiling: the profile likelihood interval for independent errors.
 
 If a curve does not bend, many ceilings fit it equally well. The interval is then wide, and the ceiling, C_mid
 and B count as unknown.

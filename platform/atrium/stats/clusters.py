@@ -72,7 +72,10 @@ def variance_of_mean(value_P: ArrayLike, cluster_P: ArrayLike | None = None) -> 
 
 
 def degrees_of_freedom(num_problems: int, cluster_P: ArrayLike | None = None) -> float:
-    """Return Bell and McCaffrey's degrees of freedom of `variance_of_mean`: C - 1 for equal clusters."""
+    """Return Bell and McCaffrey's degrees of freedom of `variance_of_mean`.
+
+    They are C - 1 for clusters of equal size, and P - 1 without clusters.
+    """
     size_C, _ = _clusters(cluster_P, num_problems)
     share_C = size_C / num_problems
     root_C = share_C**2 / (1.0 - share_C)  # the squares of products off the diagonal are products of these

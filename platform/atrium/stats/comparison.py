@@ -103,7 +103,10 @@ class TwoArms:
         return crossed_mean(gaps, clusters=self.clusters, family=self.family, spread=self.spread)
 
     def compared(self, *, seed: int = 0) -> Comparison:
-        """Return all estimates of the arms; `seed` is the random seed of bootstrap and permutation test."""
+        """Return all estimates of the arms.
+
+        `seed` is the random seed of the bootstrap and of the permutation test.
+        """
         difference = self.difference()
         arms, is_paired = (self.baseline, self.candidate), self.is_paired
         means = [crossed_mean(arm, clusters=self.clusters, limits=SHARES) for arm in arms]
@@ -135,7 +138,7 @@ class TwoArms:
 def verdict(
     comparison: Comparison, baseline_name: str, candidate_name: str, *, same_method: bool = False
 ) -> Verdict:
-    """Return the verdict on a comparison. `same_method` says that both names denote one method."""
+    """Return the verdict on a comparison. `same_method` says whether both names denote one method."""
     names = baseline_name, candidate_name
     if same_method:
         return wording.same_method()

@@ -59,8 +59,8 @@ SHARES = Interval(0.0, 1.0)
 class Uncertainty:
     """The uncertainty of a mean: SE, degrees of freedom, interval, two-sided p value of no difference.
 
-    The p value is the smallest alpha at which the interval excludes 0, with the interval's correction for the
-    family.
+    The p value is the smallest alpha at which the interval excludes 0. Like the interval, it is corrected for
+    the family.
     """
 
     standard_error: float
@@ -78,12 +78,12 @@ def interval_of(known: Uncertainty | None) -> Interval | None:
 class VarianceComponents:
     """Variance components of a mean over S seeds: seed / S + problem + residual / S.
 
-    `seed` is the variance between seeds that all problems share. `problem` is the variance of the benchmark's
-    mean due to the choice of problems, and `residual` the variance due to sampling and to the interaction of
-    seeds and problems, for a benchmark of this size. All are at least 0. `seed_degrees_of_freedom` is S - 1
-    for one arm or paired arms, S if a moderated variance over seeds is used, and Satterthwaite's value for
-    unpaired arms. `problem_degrees_of_freedom` is P - 1 for one benchmark (with clusters, see
-    `clusters.degrees_of_freedom`), and Satterthwaite's value for several.
+    `seed` is the variance due to effects of a seed that are the same for all problems. `problem` is the
+    variance of the benchmark's mean due to the choice of problems, and `residual` the variance due to
+    sampling and to the interaction of seeds and problems, for a benchmark of this size. All are at least 0.
+    `seed_degrees_of_freedom` is S - 1 for one arm or paired arms, S if a moderated variance over seeds is
+    used, and Satterthwaite's value for unpaired arms. `problem_degrees_of_freedom` is P - 1 for one benchmark
+    (with clusters, see `clusters.degrees_of_freedom`), and Satterthwaite's value for several.
     """
 
     seed: float
@@ -104,7 +104,7 @@ class CrossedMean:
 
     `new_seeds` is also None if the estimated variance over seeds is 0, which would give an interval of zero
     width. `new_seeds_and_problems` and `new_problems` are also None if a benchmark has fewer than two
-    problems. `components` is None for one seed or fewer than two problems.
+    problems. `components` is None for one seed, or if a benchmark has fewer than two problems.
     """
 
     value: float
@@ -186,10 +186,10 @@ def squares_of(
     value_P_B: Sequence[Floats],
     clusters: Sequence[ArrayLike | None] | None = None,
 ) -> Squares:
-    """Return the variances that problems and residual contribute to a mean; `by_seed` is left as None.
+    """Return the variances that the problems and the residual contribute to a mean.
 
-    `value_P_B` has one array per benchmark, with each problem's mean over seeds. The residual is summed over
-    `arms`, each of which is a list of `value_SP` by benchmark.
+    `by_seed` is left as None. `value_P_B` has one array per benchmark, with each problem's mean over seeds.
+    The residual is summed over `arms`, each of which is a list of `value_SP` by benchmark.
     """
     num_benchmarks = len(value_P_B)
     num_problems_B = np.array([len(value_P) for value_P in value_P_B], dtype=np.float64)
@@ -304,8 +304,8 @@ def pooled_degrees(variances: Floats, degrees_of_freedom: Floats) -> float:
 def components_of(squares: Squares, *, seed: float, residual: float) -> VarianceComponents | None:
     """Return the variance components, given the components `seed` and `residual`.
 
-    The component of problems is computed from `squares`. Returns None for one seed or fewer than two
-    problems.
+    The component of problems is computed from `squares`. Returns None for one seed, or if a benchmark has
+    fewer than two problems.
     """
     if squares.by_seed is None or squares.num_problems_B.min() < 2:
         return None

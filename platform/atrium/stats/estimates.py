@@ -78,11 +78,11 @@ def pass_hat_k(num_correct_P: ArrayLike, num_samples: int) -> Floats:
 
 
 def interval_over_problems(value_P: ArrayLike, confidence: float = 0.95) -> Interval | None:
-    """Return the t interval over problems, for new problems of the same kind.
+    """Return the t interval of the mean of `value_P`, for new problems of the same kind.
 
     The lower end is computed with an additional value of 0, and the upper end with an additional value of 1.
-    Both are truncated to [0, 1]. The width is never zero, even if all values are equal. Returns None for a
-    single problem. Raises `ValueError` for no problems or for values outside [0, 1].
+    Both ends are truncated to [0, 1]. The width is never zero, even if all values are equal. Returns None for
+    a single problem. Raises `ValueError` for no problems or for values outside [0, 1].
     """
     value_P = np.asarray(value_P, dtype=np.float64)
     return macro_average([value_P], confidence).interval
@@ -91,7 +91,7 @@ def interval_over_problems(value_P: ArrayLike, confidence: float = 0.95) -> Inte
 def sampling_interval(
     num_correct_P: ArrayLike, num_samples: int, k: int = 1, confidence: float = 0.95
 ) -> Interval | None:
-    """Return the interval for new samples of the same problems, for Pass@k (with k = 1, Mean@K).
+    """Return the interval of Pass@k (Mean@K if k = 1) for new samples of the same problems.
 
     Returns None unless n = `num_samples` is at least 2k. An unbiased estimate of the variance of a problem's
     Pass@k is f_k^2 - f_2k, where f_j = C(n-c, j) / C(n, j) is the share of j-subsets without a correct

@@ -66,10 +66,11 @@ def compare(
     `names` are the methods' names (default: `method 0`, `method 1`, ...), and `baseline` is one of them
     (default: the first). `seeds` lists the random seed of each row by method (default: 0, 1, ...). If
     `paired` is True, all methods must have the same seeds, which are paired however few they are; equal seeds
-    must share problems, initialization and random draws. If it is False, no seeds are paired. With None,
-    seeds are paired if at least three are common and these are at least two thirds of each method's seeds.
-    `clusters` names each problem's contest or source. `diverged` lists the seeds that diverged, by method. A
-    verdict must then hold both if these seeds count with their scores and if they count as always wrong.
+    must share problems, initialization and random draws. If `paired` is False, no seeds are paired. With
+    None, seeds are paired if at least three are common and these are at least two thirds of each method's
+    seeds. `clusters` names each problem's contest or source. `diverged` lists the seeds that diverged, by
+    method. A verdict must then hold both if these seeds count with their scores and if they count as always
+    wrong.
 
     Intervals are simultaneous over all pairs (Bonferroni). docs/statistics.md has the formulas. Raises
     `ValueError` for values outside [0, 1], wrong shapes, unknown names or seeds, seeds that differ although

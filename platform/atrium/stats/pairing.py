@@ -17,7 +17,8 @@ MIN_COMMON_SEEDS = 3
 class SeedPairing:
     """The seeds used in the difference of two arms, ascending; paired arms have equal seeds.
 
-    `num_left_out` is the number of runs of paired arms whose seeds the other arm lacks.
+    `num_left_out` is the number of runs of both arms that are left out of a pairing because the other arm
+    lacks their seeds.
     """
 
     is_paired: bool

@@ -33,10 +33,11 @@ _NEVER_BELOW = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Sample sizes for another study of two arms, for `new` problems and for the `same` problems.
+    """Sample sizes for another study of two arms.
 
-    `detectable` maps each number of seeds per arm to the smallest difference that these seeds detect.
-    `num_seeds` is the smallest number of seeds per arm that detects `effect`, or None if 1,000 are too few.
+    The keys `new` and `same` stand for new problems and for the same problems. For each, `detectable` maps
+    numbers of seeds per arm to the smallest difference that these seeds detect, and `num_seeds` is the
+    smallest number of seeds per arm that detects `effect`, or None if 1,000 are too few.
     """
 
     effect: float
@@ -56,11 +57,11 @@ class Plan:
 
 
 def plan(pilots: Sequence[VarianceComponents], effect: float) -> Plan | None:
-    """Return a plan from the variance components of a study's differences from its baseline.
+    """Return a plan to detect a difference of `effect`, from the variance components of a pilot study.
 
-    Returns None if `pilots` is empty (a single seed has no components), or if the mean components are all 0:
-    runs that are too short to learn anything cannot predict other runs. Raises `ValueError` for an effect of
-    0.
+    `pilots` are the components of the study's differences from its baseline. Returns None if `pilots` is
+    empty (a single seed has no components), or if the mean components are all 0: runs that are too short to
+    learn anything cannot predict other runs. Raises `ValueError` for an effect of 0.
     """
     components = pooled(pilots)
     if components is None or components.seed + components.problem + components.residual <= 0.0:
@@ -134,7 +135,10 @@ def _known(
 
 
 def power(effect: float, standard_error: float, degrees_of_freedom: float, alpha: float = 0.05) -> float:
-    """Return the probability that the two-sided t test of level `alpha` rejects at difference `effect`."""
+    """Return the power of the two-sided t test at level `alpha`.
+
+    This is the probability that the test finds a difference if the true difference is `effect`.
+    """
     if standard_error <= 0.0:
         raise ValueError(f"standard_error must be greater than 0, got {standard_error}")
     noncentrality = abs(effect) / standard_error

@@ -5,9 +5,9 @@ problems, K samples of each, and a score p. The variance over new problems is at
 which is reached if every problem is always or never solved (binomial over problems). The variance over new
 samples of the same problems is at most p (1 - p) / (P K), which is reached if all problems are equally hard.
 Two methods count as independent. If the same problems are hard for both, this overstates the variance of
-their difference, so it remains an upper bound. The standard deviation over seeds is stated or unknown. With
-two or more stated seeds, its degrees of freedom are the number of seeds minus 1. Otherwise it is assumed to
-be exact.
+their difference, but the result is still an upper bound. The standard deviation over seeds is stated or
+unknown. If it is stated for two or more seeds, its degrees of freedom are the number of seeds minus 1. If it
+is stated without a number of seeds, or for one seed, it is assumed to be exact.
 
 If the best of M evaluations with independent noise is stated, it is too high by at most E[max of M binomial
 shares] - p. Sums and differences of intervals use the method of variance estimates recovery (MOVER), and
@@ -47,7 +47,7 @@ _TAIL = 12.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedScore:
-    """A score as a share, and the sizes of its sample; numbers that are not stated are None.
+    """A published score as a share, and its sample sizes; numbers that are not stated are None.
 
     `num_evaluations` is the number of evaluations on this benchmark from which the best score was selected; 1
     means no selection. `seed_sd` is the standard deviation over seeds, as a share. Unstated seeds count as
@@ -81,7 +81,7 @@ class StatedScore:
 
     @property
     def inflation(self) -> float | None:
-        """The maximum selection bias of the best evaluation on these problems.
+        """The maximum selection bias of the score as an estimate for the same problems.
 
         None if the number of evaluations is not stated.
         """
@@ -89,7 +89,7 @@ class StatedScore:
 
     @property
     def inflation_elsewhere(self) -> float | None:
-        """A loose bound on the selection bias for new problems.
+        """A loose bound on the selection bias of the score as an estimate for new problems.
 
         It assumes that each evaluation has its own problems. None if the number of evaluations is not stated.
         """
@@ -129,10 +129,10 @@ def is_attainable(score: float, num_answers: int, step: float) -> bool:
 class StatedDifference:
     """Candidate minus baseline, with one interval per `Question`.
 
-    A `Question` names the sources of variation that an interval covers. The interval is None if the spread
-    over seeds is unknown but needed. `choosing` is the range of the possible selection bias, or None if a
-    method's number of evaluations is not stated. Intervals do not cover a bias that is unknown. `num_seeds`
-    is the smaller of the two methods' numbers of seeds.
+    A `Question` names the sources of variation that an interval covers. An interval is None if it requires
+    the spread over seeds and this spread is unknown. `choosing` is the range of the difference's possible
+    selection bias, or None if a method's number of evaluations is not stated. Intervals do not cover a bias
+    that is unknown. `num_seeds` is the smaller of the two methods' numbers of seeds.
     """
 
     value: float
@@ -142,7 +142,11 @@ class StatedDifference:
 
     @property
     def is_established(self) -> bool:
-        """Whether the table establishes a difference between the methods for new seeds and new problems."""
+        """Whether the table establishes a difference between the methods for new seeds and new problems.
+
+        This requires at least three stated seeds per method, and that both methods' numbers of evaluations
+        are stated.
+        """
         is_stated = self.choosing is not None and self.num_seeds >= MIN_SEEDS
         return is_stated and self.excludes_zero("seeds and problems")
 
@@ -256,10 +260,11 @@ _Term = tuple[float, float, Interval]
 
 
 def _combined(value: float, terms: Sequence[_Term], added: Sequence[float]) -> Interval:
-    """Return the interval of a weighted sum, extended by the methods' possible selection bias.
+    """Return the interval around `value`, combined from `terms` and extended by the possible selection bias.
 
-    `added` contains the bias of the candidate's score, which lowers the lower end, and that of the baseline's
-    score, which raises the upper end.
+    `value` is a weighted sum, and each term is a weight, a value and the value's interval. `added` contains
+    the bias of the candidate's score, which lowers the lower end, and that of the baseline's score, which
+    raises the upper end.
     """
     below = above = 0.0
     for weight, one, (low, high) in terms:

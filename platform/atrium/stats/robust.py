@@ -8,7 +8,8 @@ single collapse, so the rate of collapses is reported with it. All randomness co
 
 Sources: interquartile mean, stratified bootstrap and probability of improvement, arXiv 2108.13264 (rliable).
 rliable resamples the runs of every task separately. Here one checkpoint answers all benchmarks, so a seed is
-drawn with all its scores. Seeds are drawn within each arm, or for both arms at once if they are paired.
+drawn with all its scores. Seeds are drawn within each arm or, for the difference of the IQMs of paired arms,
+for both arms at once.
 
 Axes: S seeds, B benchmarks. Statistics accept additional leading axes, such as an axis of resamples.
 """
@@ -32,7 +33,10 @@ Statistic = Callable[[Sequence[Floats]], Floats]
 
 
 def interquartile_mean(score_SB: ArrayLike) -> Floats:
-    """Return the mean of the middle half of all scores; a quarter is trimmed at each end, rounded down."""
+    """Return the mean of the middle half of the scores, pooled over seeds and benchmarks.
+
+    At each end, a quarter of the scores is trimmed, rounded down to a whole number of scores.
+    """
     score = np.asarray(score_SB, dtype=np.float64)
     ordered = np.sort(score.reshape(*score.shape[:-2], -1), axis=-1)
     num = ordered.shape[-1]

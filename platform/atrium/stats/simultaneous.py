@@ -1,19 +1,21 @@
 """Simultaneous intervals: several candidates against one baseline, on one or several benchmarks.
 
-Every difference has its own standard error, and its quantile is Bonferroni's over candidates and benchmarks.
+Every difference has its own standard error. The quantile of its interval has a Bonferroni correction over
+candidates, benchmarks and planned looks (numbers of seeds at which the study is evaluated).
 
 Three or more arms that share their seeds also share information about the variance over seeds. Let S be the
-number of seeds, s^2 the variance of a difference over seeds, and s0^2 the mean square of arms by seeds, which
-excludes the effect of a seed on all arms. The moderated variance is max(s^2, (2 s0^2 + (S - 1) s^2) / S),
-with S degrees of freedom: the other arms count as one additional seed. This weight is fixed in advance, since
-a weight estimated from the same arms gives too many false verdicts. The moderated variance is never below
-s^2, so an arm that varies more than the others keeps its larger standard error.
+number of seeds, s^2 the variance of a difference over seeds, and s0^2 the mean square of the interaction of
+arms and seeds, which excludes effects of a seed that all arms share. The moderated variance is max(s^2, (2
+s0^2 + (S - 1) s^2) / S), with S degrees of freedom: the other arms count as one additional seed. This weight
+is fixed in advance, since a weight estimated from the same arms gives too many false verdicts. The moderated
+variance is never below s^2, so an arm that varies more than the others keeps its larger standard error.
 
 The variance of the difference is moderated, not that of each arm, because a shared effect of a seed cancels
 exactly in the difference. If each arm's variance is moderated instead, 10 % of the verdicts are false with 3
-seeds and five arms in which the score of a seed takes one of two values. Dunnett's intervals with one pooled
-variance are narrower with 5 or more seeds. However, they are wrong in 8 % of studies in which one arm varies
-three times as much as the others, even if they are used only where Cochran's test finds no difference.
+seeds and five arms in which the score of a seed takes one of two values. With 5 or more seeds, Dunnett's
+intervals with one pooled variance are narrower than those used here. However, they are wrong in 8 % of
+studies in which one arm varies three times as much as the others, even if they are used only where Cochran's
+test finds no difference.
 
 Sources: moderated variances, Smyth 2004; comparisons with the best (`ScoredArms.leaders`), Hsu 1984.
 

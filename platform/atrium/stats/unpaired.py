@@ -1,9 +1,9 @@
 """The difference of two arms whose seeds are not paired.
 
-Both arms answer the same P problems. Let v_X be the variance of arm X's mean due to its seeds, r_X its
-residual mean square divided by S_X P, and v_P the variance over problems of the mean difference per problem,
-divided by P. Then SE^2 = max(v_A + v_B + v_P - r_A - r_B, v_A + v_B, v_P), with Satterthwaite's degrees of
-freedom over the terms used.
+Both arms, A and B, answer the same P problems. For an arm X with S_X seeds, let v_X be the variance of the
+arm's mean due to its seeds, and r_X the arm's residual mean square divided by S_X P. Let v_P be the variance
+over problems of each problem's mean difference, divided by P. Then SE^2 = max(v_A + v_B + v_P - r_A - r_B,
+v_A + v_B, v_P), with Satterthwaite's degrees of freedom over the terms used.
 
 The variance over seeds in v_X is the arm's own or the one pooled over both arms, whichever is larger, with
 the arm's own S_X - 1 degrees of freedom. Welch's test always uses the arm's own variance. It gives 9.5 to 23

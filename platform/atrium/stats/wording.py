@@ -100,7 +100,7 @@ class Verdict:
 
 
 def worded(kind: VerdictKind, words: str, label: str = "") -> Verdict:
-    """Return a verdict of this kind. By default, it has the usual label of the kind."""
+    """Return a verdict of this kind; an empty `label` stands for the kind's usual label."""
     return Verdict(kind=kind, words=words, label=label or PHRASES[kind].label)
 
 
@@ -114,8 +114,8 @@ def judged(
 ) -> Verdict:
     """Return the verdict on a difference (candidate minus baseline) with its interval.
 
-    `names` and `num_seeds` list the baseline first. `differs_on_same_problems` says whether the interval for
-    new seeds on the same problems, rather than on new ones, excludes 0.
+    `names` and `num_seeds` list the baseline first. `interval` is for new seeds and new problems, and
+    `differs_on_same_problems` says whether the interval for new seeds and the same problems excludes 0.
     """
     if min(num_seeds) == 1:
         return worded("one_seed", f"one seed: not judged; {estimate(value)}")
@@ -189,7 +189,7 @@ def unfinished(kind: Literal["preliminary", "incomplete"], value: float, runs: S
 
 
 def before_plan(value: float, num_seeds: int, num_planned: int) -> Verdict:
-    """Return the verdict for fewer finished seeds than planned, which states only an estimate."""
+    """Return the verdict while fewer seeds are finished than planned; it states only an estimate."""
     label = f"{num_seeds} of {num_planned} planned seeds"
     return worded("planned", f"{label}: no verdict yet; {estimate(value)}", label)
 
@@ -260,7 +260,7 @@ def for_paper(
 
 
 def estimate(value: float) -> str:
-    """Return text such as `estimated difference +3.1 points`."""
+    """Return a difference of shares as text: `estimated difference +3.1 points` for 0.031."""
     return f"estimated difference {signed(value)} points"
 
 
@@ -271,11 +271,11 @@ def points(share: float) -> str:
 
 
 def signed(share: float) -> str:
-    """Format a difference in points with its sign, such as `+2.1`, or `0.0` without a sign."""
+    """Format a difference of shares in points, with its sign: `+2.1` for 0.021, or `0.0` without a sign."""
     text = f"{100.0 * share:+.1f}"
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "\N{MINUS SIGN}")
 
 
 def rounded_up(share: float) -> float:
-    """Round a share up to a multiple of 0.001 (a tenth of a point), so that a stated bound is valid."""
+    """Round a share up to the next multiple of 0.001 (a tenth of a point), so that it remains a bound."""
     return math.ceil(1000.0 * share - 1e-6) / 1000.0

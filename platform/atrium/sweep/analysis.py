@@ -1,9 +1,9 @@
 """The results of a sweep as records: ranking, importances, curves and Pareto front of its stages.
 
 `sweep_report` and `importances` read the storage, and `sweep_report` also reads runs; all other functions are
-pure. The interval of a single setting is over seeds, on the validation problems that also selected the best
-setting. The best score is therefore biased upward. Only the last stage, on fresh seeds and test problems,
-supports a comparison (see `sweep.fresh_seeds`).
+pure. Intervals of single settings are over seeds. Scores are those on the validation problems that also
+selected the best setting, so the best score is biased upward. Only the last stage, on fresh seeds and test
+problems, supports a comparison (see `sweep.fresh_seeds`).
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def setting_of(trial: Trial) -> Setting:
 
 
 def start_of(trials: Sequence[Trial]) -> Start | None:
-    """Return the mean scores before training, or None if no run was evaluated before training."""
+    """Return the scores before training, averaged over runs, or None if there are none."""
     firsts = [one.curve[0] for trial in trials for one in trial.results.values() if one.curve]
     at_zero = [point for point in firsts if point[0] == 0]
     if not at_zero:

@@ -4,7 +4,7 @@ Workers communicate through the storage only, so workers on different machines n
 worker claims a resource, such as a trial, before it works on it. Each claim is stored as a trial in a
 separate Optuna study, so the storage numbers claims atomically. A claim names the resource and a generation.
 If several workers claim the same generation of a resource, the claim with the lowest number wins. A worker
-claims the next generation only if the holder of the resource is dead.
+claims the next generation only if the holder of the resource is dead or has ended.
 
 Clocks of different machines are never compared. A worker on this host counts as dead once its process has
 exited. A worker on another host counts as dead if its heartbeat does not change within a timeout that is
@@ -36,9 +36,8 @@ _WORKER = "worker:"
 class WorkerState:
     """The state that a worker last reported about itself.
 
-    `beat` counts its heartbeats. `pid_started` (the start of its process) and `seen` (the latest
-    heartbeat) are in Unix seconds. `stage`, `trial` and `seed` identify its current run; between runs,
-    they are None.
+    `beat` counts its heartbeats. `pid_started` (the start of its process) and `seen` (the latest heartbeat)
+    are in Unix seconds. `stage`, `trial` and `seed` identify its current run; between trials, they are None.
     """
 
     worker: str
@@ -164,14 +163,14 @@ class Claims:
         return self.holder(resource) == (generation, self._me.worker)
 
     def num_takeovers(self, resource: str) -> int:
-        """Return how often another worker has taken over the resource."""
+        """Return how many times a worker has taken over the resource from another worker."""
         held = self.holder(resource)
         return held[0] if held is not None else 0
 
     def num_attempts_without_progress(self, resource: str, progress: int) -> int:
-        """Return how many of a resource's latest claims in a row recorded exactly this `progress`.
+        """Return how many consecutive claims, counted back from the latest, recorded this `progress`.
 
-        Only winning claims count.
+        Only winning claims of the resource count.
         """
         claims = [ticket["progress"] for _, ticket in sorted(self._winners(resource).items(), reverse=True)]
         return next((num for num, one in enumerate(claims) if one != progress), len(claims))

@@ -51,7 +51,10 @@ class PlannedContrast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastedArm:
-    """An arm and the mean of its primary outcome over seeds, which is None if a run lacks the outcome."""
+    """An arm, and the mean over its seeds of the sweep's first outcome.
+
+    `value` is this mean. It is None if a run lacks the outcome.
+    """
 
     planned: PlannedTrial
     value: float | None
@@ -164,7 +167,8 @@ def _curve(studies: SweepStudies, trial: Trial, metric: str, until: int) -> ArmC
 def _means(curves: Iterable[Sequence[tuple[int, float]]]) -> list[tuple[float, ...]]:
     """Return (step, mean, low, high) for each step that all seeds recorded.
 
-    The mean is over seeds, and low and high are the ends of its 95 % interval.
+    The mean is over seeds. Low and high are the ends of its 95 % interval, or equal to the mean if there is
+    no interval.
     """
     value_by_step = [dict(points) for points in curves]
     found: list[tuple[float, ...]] = []

@@ -1,8 +1,8 @@
 """The definition of a sweep: the typed content of a file in `sweeps/`.
 
-A definition states the question, the base experiment, the search space, seeds, objective, sampler, pruner
-and budget. The module `space` translates the space into settings of runs. The module `plan` checks whether
-the runs can be composed.
+A definition states the question, the base experiment, the search space, seeds, objectives, sampler, pruner
+and number of trials. The module `space` translates the space into settings of runs. The module `plan` checks
+whether the runs can be composed.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class ContrastConfig(Section):
 
     @property
     def is_null(self) -> bool:
-        """Whether the arms are equivalent, so that any difference is noise."""
+        """Whether the arms are equivalent, which is the case if the contrast has no predictions."""
         return not self.predicted
 
     @property
@@ -226,7 +226,7 @@ class ContrastConfig(Section):
 
 
 class FamiliesConfig(Section):
-    """Families of arms, such as one divergence at several widths.
+    """Families of arms, such as one divergence with windows of several widths.
 
     The values of `y` of different families are compared at equal values of `x`.
     """
@@ -248,7 +248,10 @@ class FamiliesConfig(Section):
 
 
 class TinyConfig(Section):
-    """The changes of `budget=tiny`, which runs every part of a sweep but supports no conclusion."""
+    """The changes that `budget=tiny` makes to a sweep.
+
+    The changed sweep runs all of its parts in a few minutes, but supports no conclusion.
+    """
 
     overrides: tuple[str, ...] = ("debug=tiny_steps", "tracking.figures=false")
     trials: Count = 4

@@ -41,7 +41,7 @@ _NONE_ASKED = "the sweep has no comparison on fresh seeds, so it gives no verdic
 
 
 def sweep_document(report: SweepReport, files: Sequence[Path] = ()) -> Document:
-    """Return the document of a sweep. `files` are the files of its report, listed with their paths."""
+    """Return the document of a sweep. It lists the paths of `files`, the files of the sweep's report."""
     said = list(sentences(report))
     state = report.state
     order = {one.trial.number: place for place, one in enumerate(report.ranking)}
@@ -313,8 +313,8 @@ def trial_name(trial: Mapping[str, Any]) -> str:
 def trial_values(trial: Mapping[str, Any], metrics: Sequence[str]) -> str:
     """Format a trial's values of `metrics`, the metrics of the objectives, with standard errors.
 
-    Scores are in percent. For a trial that is not complete, this is the mean score of its seeds so far, in
-    parentheses, or an empty string if no seed has a score.
+    Scores are in percent. For a trial that is not complete, the result is the Mean@K averaged over its seeds
+    so far, in parentheses, or an empty string if no seed has a Mean@K.
     """
     values, errors = trial["values"], trial["standard_errors"]
     if values is None:
@@ -332,7 +332,7 @@ def _value_text(value: float, error: float | None, is_share: bool) -> str:
 
 
 def _window(window: Sequence[float | None] | None) -> Estimate | str:
-    """Return a window [l, u] as a cell, which is empty for a method without a window."""
+    """Return a window [l, u] as a cell, which is empty for a method without a constant window."""
     if window is None:
         return ""
     low, high = window

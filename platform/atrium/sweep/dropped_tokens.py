@@ -53,10 +53,10 @@ def dropped_share(ratios: SignedRatios, bounds: Window) -> float:
 
 
 def budget_for_dropped(kind: str, clip_range: float, ratios: SignedRatios) -> float:
-    """Return the budget of a divergence that drops the same share as clipping to 1 +- `clip_range`.
+    """Return the budget with which a divergence drops as many tokens as clipping to 1 +- `clip_range`.
 
-    `kind` is the divergence. Raises `ValueError` if clipping drops no token, or if no budget drops the
-    same share.
+    `kind` is the divergence. Raises `ValueError` if clipping drops no token, or if no budget drops as many
+    tokens.
     """
     wanted = dropped_share(ratios, window("ratio", clip_range))
     if wanted == 0.0:

@@ -50,9 +50,10 @@ def sweep_pictures(report: SweepReport) -> list[Picture]:
 
 
 def curve_picture(report: SweepReport) -> Picture | None:
-    """Return the picture of scores against the only varied setting, or None without such a setting.
+    """Return the picture of scores against the only varied setting, or None without such a curve.
 
-    The setting must have a range. Dotted lines show the scores before training.
+    There is a curve only if the search varies exactly one setting, over a range, and has scores. Dotted lines
+    show the scores before training.
     """
     curves = [curve for curve in report.curves if _known(curve.points)]
     if not any(curve.stage == "search" for curve in curves):
@@ -139,8 +140,8 @@ def outcome_picture(report: SweepReport) -> Picture | None:
 def batch_picture(report: SweepReport) -> Picture | None:
     """Return the picture of the shares of worked answers before and after each batch, or None without data.
 
-    Each panel shows one arm with a constant, bounded window. Its solid line is the change that this window
-    predicts (`share_after_batch`).
+    Each panel shows one arm with a constant, bounded window. Its solid line is the share after a batch that
+    this window predicts (`share_after_batch`).
     """
     curves = {} if report.contrasts is None else report.contrasts.curves
     figures = []

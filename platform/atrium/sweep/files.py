@@ -23,7 +23,7 @@ def sweeps_folder() -> Path | None:
 
 
 def find_definition(wanted: str) -> Path:
-    """Return the path of the definition `wanted`, a path or the name of a shipped sweep.
+    """Return the path of a definition. `wanted` is this path, or the name of a shipped sweep.
 
     Raises `ConfigError` if there is no such file or sweep.
     """
@@ -58,7 +58,7 @@ def _listed() -> str:
 
 
 def read_definition(path: Path, **changes: object) -> SweepDefinition:
-    """Return the definition in a YAML file. `changes` replace keys of the file.
+    """Return the definition in a YAML file. `changes` override keys of the file.
 
     Raises a one-line `ConfigError` that begins with the path of the invalid file.
     """

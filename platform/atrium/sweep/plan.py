@@ -4,7 +4,7 @@ Before the first trial runs, every planned setting is composed and checked. If a
 based on earlier results, only the ends of each range and the listed choices are checked.
 
 A stage is one Optuna study. `search` tries the space, `baseline` tunes the baseline with at most as many
-trials, and `final` runs the winner and the baseline on fresh seeds.
+trials, and `final` runs the winner, or all complete settings of the search, and the baseline on fresh seeds.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def plan_stage(definition: SweepDefinition, stage: Stage) -> list[PlannedTrial]:
 
 
 def count_runs(definition: SweepDefinition) -> dict[Stage, int]:
-    """Return the largest number of runs of each stage: one for each setting and seed.
+    """Return the largest possible number of runs in each stage: one for each setting and seed.
 
     Pruning reduces the number, and so do settings that turn out to be the same method.
     """
@@ -160,7 +160,7 @@ def label_of(assignment: Mapping[str, Scalar]) -> str:
 
 
 def merged(trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
-    """Return one trial for each method, in the order of their first trials.
+    """Return one trial for each method, in the order in which the methods first occur in `trials`.
 
     Trials with the same method are merged into one with all their labels.
     """
@@ -184,7 +184,8 @@ def _checked(
 ) -> RunConfig:
     """Return the configuration of an assignment.
 
-    Raises `ConfigError` if it cannot be composed. The message begins with the sweep's name and `what`.
+    Raises `ConfigError` if it cannot be composed. The message begins with the sweep's name and `what`, a
+    description of the assignment.
     """
     try:
         settings = spaces.settings_of(space, assignment)

@@ -25,7 +25,7 @@ VALIDATION_SUFFIX = "-validation"
 
 
 def curve_pruner(config: PrunerConfig, num_steps: int) -> BasePruner:
-    """Return Optuna's pruner of evaluation curves. The pruner's resource is the training step."""
+    """Return the Optuna pruner that compares validation curves. Its resource is the training step."""
     match config.curve:
         case "successive_halving":
             return SuccessiveHalvingPruner(
@@ -43,10 +43,11 @@ def curve_pruner(config: PrunerConfig, num_steps: int) -> BasePruner:
 
 
 def is_worse(candidate: Sequence[float], best: Sequence[float], *, p_value: float, maximize: bool) -> bool:
-    """Return whether a one-sided signed-rank test over problems finds the candidate worse than the best.
+    """Return whether a one-sided signed-rank test over problems finds a trial worse than the best trial.
 
-    `candidate` and `best` are scores by problem. The result is False if the candidate's mean is at least
-    as good, or if there are fewer than ten problems.
+    `candidate` and `best` are the two trials' scores by problem, and `p_value` is the significance level. The
+    result is False if the candidate's mean is at least as good as that of the best trial, or if there are
+    fewer than ten problems.
     """
     pairs = [(mine, other) for mine, other in zip(candidate, best, strict=False)]
     sign = 1.0 if maximize else -1.0
@@ -104,9 +105,10 @@ class RunWatch(Listener):
 
 
 def trial_report(trial: optuna.trial.Trial, metric: str) -> Callable[[int, Mapping[str, object]], bool]:
-    """Return a function that reports a point of a curve to Optuna and returns whether to prune the trial.
+    """Return a function that reports a validation result to Optuna and returns whether to prune the trial.
 
-    A resumed run does not report earlier steps again.
+    It reports the result's `metric`. Steps that were reported before a run was resumed are not reported
+    again.
     """
 
     def report(step: int, results: Mapping[str, object]) -> bool:

@@ -198,7 +198,7 @@ class TrialRunner:
     def _watch(self, handle: optuna.trial.Trial, trial: Trial, seed: int) -> RunWatch:
         """Return the listener that may stop a run early.
 
-        Curves are compared only for the first seed of a trial. Runs on fresh seeds are never stopped.
+        Curves are compared only for the first seed of a trial. Runs on fresh seeds are never pruned.
         """
         pruner = self.studies.definition.pruner
         if trial.stage is Stage.FINAL:

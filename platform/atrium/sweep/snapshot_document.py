@@ -60,7 +60,7 @@ class SnapshotTrial:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all seeds of the trial have been run and the objective is known."""
+        """Whether the trial has ended with a known objective, measured on all of its seeds or copied."""
         return self.state == "complete" and self.value is not None
 
     @property
@@ -148,8 +148,8 @@ def snapshot_document(
 def score_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figure | None:
     """Return the figure of a score against the setting `key`, or None without data.
 
-    Intervals are over seeds. Points are joined by a line if this setting is numeric and no other setting
-    varies.
+    Intervals are over seeds. The points of complete trials are joined by a line if this setting is numeric
+    and no other setting varies.
     """
     found = [one for one in trials if key in one.settings and one.score(score).value is not None]
     if not found:
@@ -194,8 +194,8 @@ def score_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figur
 def learning_figure(trials: Sequence[SnapshotTrial], score: str) -> Figure | None:
     """Return the figure of a score by step, or None if no curve has at least two points.
 
-    Each trial has one curve, the mean over its seeds. Only the steps recorded by the most seeds are shown, so
-    each point is a mean over equally many seeds.
+    Each trial has one curve, the mean over its seeds. A curve shows only the steps that the largest number of
+    these seeds recorded, so all of its points are means over equally many seeds.
     """
     place_in_point = list(SCORES).index(score)
     series: list[Series] = []
@@ -233,11 +233,11 @@ def learning_figure(trials: Sequence[SnapshotTrial], score: str) -> Figure | Non
 
 
 def pair_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figure | None:
-    """Return the figure of complete trials by two numeric settings, colored by their rank.
+    """Return the figure of complete trials by two numeric settings, colored by rank.
 
-    The first setting is `key` if it is numeric. The three colors are the thirds of the trials, ranked by
-    `score`. Returns None if fewer than two numeric settings vary, or if fewer than three complete trials have
-    this score.
+    The first setting is `key` if it is numeric and varies. The three colors show the highest, middle and
+    lowest third of the trials by `score`. Returns None if fewer than two numeric settings vary, or if fewer
+    than three complete trials have this score.
     """
     numeric = [
         name
