@@ -108,7 +108,7 @@ class RolloutCollector:
         return self.collected(groups, cursor + len(groups), measurements)
 
     def collected(self, groups: Sequence[RolloutGroup], cursor: int, measurements: Measurements) -> Collected:
-        """Return a batch with the groups that the filter keeps.
+        """Return a batch of the groups that the filter keeps, without completions whose reward is None.
 
         `cursor` is the position in the stream of problems after the groups.
         """
@@ -147,8 +147,9 @@ class RolloutCollector:
     ) -> list[RolloutGroup]:
         """Return the groups of `num_prompts` prompts, and one additional group for each rejected group.
 
-        There are at most `limit` groups. Groups are graded while others are sampled. Prompts that replace
-        rejected groups are added to the same call of the engine if it accepts further requests.
+        There are at most `limit` groups. Groups are graded while others are sampled. In a run with a single
+        process, prompts that replace rejected groups are added to the same call of the engine if the engine
+        accepts further requests.
         """
         round_ = _Round(self, step, cursor)
         num_wanted = min(self.num_prompts, limit)

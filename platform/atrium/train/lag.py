@@ -75,8 +75,8 @@ class LaggedSteps(Steps):
         """Return the batch of `step` with the measurements that require its sampling weights.
 
         Must be called while the policy has these weights. Measures the batch's staleness in steps and the
-        mismatch of engine and trainer. Attaches the trainer's log-probabilities unless those of the engine
-        are used.
+        mismatch of engine and trainer. Attaches the trainer's log-probabilities, unless the engine's serve as
+        behavior log-probabilities.
         """
         measurements, updater = batch.measurements, self.run.updater
         measurements.add(metrics.STALENESS_STEPS, step - 1 - state.step)
@@ -159,7 +159,7 @@ class OverlappedSteps(LaggedSteps):
             self._pending.popleft().join()
 
     def _begin(self, state: TrainingState) -> None:
-        """Start a thread that collects the batch due `lag` steps after the next one."""
+        """Start a thread that collects the batch due `lag` steps after the next step."""
         collector = self.run.collector
         cursor: Callable[[], int]
         if not self._pending:

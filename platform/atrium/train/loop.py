@@ -1,8 +1,9 @@
 """The training loop, which is the same for all devices, engines and methods.
 
 The loop runs steps (see `step`), records each, and saves checkpoints at intervals. Every random choice is
-keyed by the run's seed and the step, so a step depends only on the weights, the optimizer's state and
-`TrainingState`. Therefore a resumed run equals an uninterrupted one, except with continuous sampling.
+keyed by the run's seed and the step, so a step depends only on the contents of a checkpoint: the weights, the
+optimizer's state, `TrainingState` and, with a lag, batches sampled earlier. Therefore a resumed run equals an
+uninterrupted one, except with continuous sampling.
 """
 
 from __future__ import annotations

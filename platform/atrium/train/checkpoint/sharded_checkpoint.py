@@ -2,9 +2,9 @@
 
 `torch.distributed.checkpoint` writes safetensors per rank and merges them into the same files that a run on
 one process writes, so a checkpoint can be resumed on any number of ranks and contains a plain transformers
-folder. Only tensors of the optimizer that are not sharded are in a separate file,
-`optimizer-alike.safetensors`. Rank 0 renames the checkpoint once all files are on disk. There is no random
-state to save: every random choice is keyed by the seed and the step.
+folder. The only additional file, `optimizer-alike.safetensors`, contains the optimizer's unsharded tensors,
+such as step counts. Rank 0 renames the checkpoint once all files are on disk. There is no random state to
+save: every random choice is keyed by the seed and the step.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class ShardedCheckpointStore(CheckpointStore):
     ) -> Path:
         """Wait for the previous checkpoint, copy the state to the host, and start writing the new checkpoint.
 
-        Returns the folder that the checkpoint will have. Raises `CheckpointError` if the previous checkpoint
-        could not be written.
+        Returns the folder that the checkpoint will have. If writing the previous checkpoint failed, its error
+        is raised, such as a `CheckpointError`.
         """
         self.finish()
         path, temporary = self._paths(state)
@@ -151,7 +151,7 @@ def saved_tensors(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 def read_optimizer(
     checkpoint: Path, parameters: Mapping[str, Tensor], ranks: ConnectedRanks
 ) -> dict[str, Tensor]:
-    """Return a checkpoint's optimizer state, with each tensor by name.
+    """Return the tensors of a checkpoint's optimizer state, by name.
 
     A tensor with the shape of its parameter is sharded like the parameter. Other tensors, such as step
     counts, are not sharded.

@@ -27,11 +27,12 @@ _FIRST_TOKEN = 1
 
 
 def largest_budget(fits: Callable[[int], bool], *, longest: int, largest: int) -> int | None:
-    """Return a number of tokens that fit into memory, or None if a single row of `longest` does not fit.
+    """Return a number of tokens that fits into memory, or None if a single row of `longest` does not fit.
 
-    `fits` tests a number of tokens. The result is between `longest` and `largest`, or `longest` if `largest`
-    is smaller. A result above `longest` leaves a margin. `largest` with this margin is tried first, since it
-    often fits; then the range is bisected until its size is at most an eighth of its lower end.
+    `fits` tests a number of tokens. The result is at least `longest`, and at most `largest` unless `largest`
+    is smaller than `longest`. To leave a margin, a result above `longest` is 90 % of a number that fits. The
+    search first tests whether `largest` fits with this margin, which is often the case. Otherwise, it bisects
+    the range until its size is at most an eighth of its lower end.
     """
     if largest <= longest:
         return longest if fits(longest) else None
@@ -72,9 +73,9 @@ def update_fits(forward: PolicyForward, num_tokens: int, *, longest: int, reserv
 
 
 def worst_rows(num_tokens: int, *, longest: int, device: torch.device) -> RolloutRows:
-    """Return rows with `num_tokens` tokens in all, or at most two more, without shared prompts.
+    """Return rows with `num_tokens` tokens in all, or at most two more. No rows share a prompt.
 
-    All rows have `longest` tokens, except that the last row may be shorter. It has at least three tokens.
+    Each row has `longest` tokens, except that the last row may have fewer, but at least three.
     """
     num_rows = max(1, -(-num_tokens // longest))
     num_tokens_B = np.full(num_rows, longest)
@@ -106,7 +107,7 @@ def _pass(forward: PolicyForward, rows: RolloutRows) -> None:
 
 
 def _make_gradients(model: nn.Module) -> None:
-    """Create zero gradients, to which a pass then adds, like every micro-batch after the first."""
+    """Create zero gradients, so that a pass adds to them like every micro-batch after the first."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)

@@ -72,7 +72,7 @@ class FaultHandling:
     log: Callable[[str], None] = lambda _: None
 
     def handle(self, skipped: SkippedUpdate, num_in_a_row: int) -> None:
-        """Save and report a skipped update, the last of `num_in_a_row`.
+        """Save and report a skipped update, the last of `num_in_a_row` consecutive ones.
 
         Raises `TrainingDivergedError` for more than `max_skipped` in a row.
         """

@@ -15,8 +15,8 @@ def memory_limit(device: str, limit_mb: int) -> Callable[[], AbstractContextMana
     """Return a function that opens a context in which allocations beyond `limit_mb` MiB fail.
 
     On a GPU, torch's allocator enforces the limit as soon as `memory_limit` is called, also outside of the
-    context. On a CPU the limit applies to the growth of the address space within the context, that is, to one
-    pass of an update; macOS does not enforce it.
+    context. On a CPU, the limit applies to the growth of the address space since the context was entered;
+    macOS does not enforce it.
     """
     num_bytes = limit_mb << 20
     if device == "cpu":

@@ -61,9 +61,10 @@ class Measurements:
         self._pending_spans.append((quantity, span))
 
     def sum_over(self, ranks: Ranks) -> None:
-        """Combine the sums and ratio counts of all ranks. Call this once, after all values are added.
+        """Combine the pending sums and ratio counts of all ranks. Call this once, after all are added.
 
-        Values added by `add` are known to all ranks and stay unchanged.
+        Values added by `add` are not combined: they are the same on all ranks or, like times, each rank's own
+        (see `agree`).
         """
         if ranks.is_alone:
             return

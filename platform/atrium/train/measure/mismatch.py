@@ -48,8 +48,9 @@ def check_mismatch(
 ) -> None:
     """Raise `EngineError` if engine and trainer differ by more than `bound` nats on average.
 
-    `find_cause` receives the mean difference and the bound, and returns a phrase that states the cause, for
-    the error message (see `mismatch_cause`).
+    Nothing is checked if `bound` is None or the mismatch was not measured. `find_cause` receives the mean
+    difference and the bound, and returns a phrase that states the cause, for the error message (see
+    `mismatch_cause`).
     """
     mean = measured.get(metrics.MISMATCH_MEAN.name)
     if bound is None or mean is None or mean <= bound:
@@ -68,8 +69,8 @@ def mismatch_cause(
 
     `mean` is the mean difference of engine and trainer in nats. The weights may have been updated since it
     was measured. Therefore the trainer's log-probabilities of one row are computed again under the current
-    weights, and are compared with those of the model's own, unpacked forward pass. If both differ by at most
-    `bound` nats on average, the engine is the likely cause.
+    weights, and are compared with those of the model's own, unpacked forward pass. If these two differ by at
+    most `bound` nats on average, the engine is the likely cause.
     """
     some = rows.select(forward.split(rows, np.arange(len(rows.num_tokens_B)), micro_batch_tokens)[0])
     with torch.no_grad():

@@ -18,9 +18,10 @@ from atrium.train.ranks.ranks import Ranks
 
 @dataclass(frozen=True, kw_only=True)
 class RowTraces:
-    """Advantages, ratios, entropies and clipped tokens at each row's last update; entropies may be NaN.
+    """Advantages, ratios, entropies and clipped tokens at each row's last update.
 
-    `clipped_BT` is 1 for tokens clipped at a ratio above 1, -1 for other clipped tokens, and 0 for the rest.
+    Entropies that were not computed are NaN. `clipped_BT` is 1 for tokens clipped at a ratio above 1, -1 for
+    other clipped tokens, and 0 for the rest.
     """
 
     advantage_BT: NDArray[np.float32]

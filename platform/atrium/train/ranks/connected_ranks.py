@@ -46,8 +46,8 @@ class ConnectedRanks(Ranks):
     ranks_per_engine
         Number of consecutive ranks that share one engine; must divide the number of ranks per node.
 
-    Raises `ConfigError` if the variables are incomplete, or if there are fewer GPUs than local ranks or GPUs
-    of several kinds. Raises `RankError` if the other ranks cannot be reached in time.
+    Raises `ConfigError` if the variables are incomplete, if a local rank has no GPU of its own, or if the
+    ranks use different kinds of GPUs. Raises `RankError` if the other ranks cannot be reached in time.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ConnectedRanks(Ranks):
         return group
 
     def gather(self, record: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON can hold
-        """Return every rank's record, in the order of the ranks. Records must be valid JSON."""
+        """Return every rank's record, in the order of the ranks. Records must be JSON-serializable."""
         return [json.loads(found) for found in self.gather_bytes(json.dumps(record).encode())]
 
     def gather_bytes(self, content: bytes) -> list[bytes]:
@@ -150,8 +150,8 @@ class ConnectedRanks(Ranks):
         """Run the block on rank 0, and on the other ranks after rank 0 has left it.
 
         `what` names the work in error messages. It must differ from the names of all earlier blocks, since
-        ranks do not wait for a name that rank 0 has already completed. Raises `RankError` if rank 0 fails or
-        takes too long.
+        the other ranks would not wait for a second block of the same name. Raises `RankError` if rank 0 fails
+        or takes too long.
         """
         self.enter(what)
         done = f"done/{what}"
@@ -187,8 +187,8 @@ class ConnectedRanks(Ranks):
     def close(self, failure: str | None = None) -> None:
         """Leave the process group, or report a failure to the other ranks.
 
-        If `failure`, the reason of a failure, is given, the other ranks can read it, and the process group
-        stays connected.
+        `failure` is the reason of a failure. If it is given, the other ranks can read it, and this rank stays
+        in the process group.
         """
         if failure is not None:
             self._note("failed", failure)

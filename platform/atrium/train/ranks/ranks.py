@@ -38,7 +38,10 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which alone writes the run directory."""
+        """Whether this is rank 0, which writes the run directory.
+
+        The other ranks add only their shards of checkpoints and their own logs and reports.
+        """
         return self.rank == 0
 
     @property
@@ -70,7 +73,7 @@ class Ranks:
         return self.shares(things)[self.engine]
 
     def gather(self, record: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON can hold
-        """Return every rank's record, in the order of the ranks. Records must be valid JSON."""
+        """Return every rank's record, in the order of the ranks. Records must be JSON-serializable."""
         return [record]
 
     def gather_bytes(self, content: bytes) -> list[bytes]:
@@ -112,7 +115,10 @@ class Ranks:
         """Announce this rank's current phase, which other ranks report if this rank is missing."""
 
     def close(self, failure: str | None = None) -> None:
-        """Leave the run, and report the reason `failure`, if any, to the other ranks. May be called twice."""
+        """Leave the run, or report a failure to the other ranks. May be called twice.
+
+        `failure` is the reason of the failure, or None to leave.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ class _Root(nn.Module):
         self.model = model
 
     def forward(self, compute: Callable[[], tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
-        """Return the tensors that `compute` returns, with copies of those that require a gradient."""
+        """Return the tensors that `compute` returns, but copy those that require a gradient."""
         # Copies of the tensors that autograd sees: the hook that gathers parameters for the backward pass is
         # attached to them, and would be lost if a view were changed in place.
         return tuple(x if x is None or not x.requires_grad else x.clone() for x in compute())
@@ -53,15 +53,19 @@ class ShardedModel:
     exchanges_once: bool = False
 
     def begin_micro_batch(self, *, is_last: bool) -> None:
-        """Set whether the next backward pass exchanges gradients between ranks."""
+        """Set whether the next backward pass exchanges gradients between ranks.
+
+        With `exchanges_once`, only the pass of the last micro-batch (`is_last`) exchanges them. Otherwise,
+        every pass does.
+        """
         if self.exchanges_once and isinstance(self.root, FSDPModule):
             self.root.set_requires_gradient_sync(is_last)
 
     def run(self, compute: Callable[[], tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
         """Call `compute` while embeddings, last norm and LM head are gathered, and return its tensors.
 
-        The tensors have gradients if torch's gradients are enabled. All ranks must call this equally often,
-        since it exchanges parameters.
+        The tensors can be differentiated if gradients are enabled in torch. All ranks must call this equally
+        often, since each call exchanges parameters.
         """
         found: tuple[Tensor | None, ...] = self.root(compute)
         if not torch.is_grad_enabled() and isinstance(self.root, FSDPModule):
