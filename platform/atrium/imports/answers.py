@@ -12,7 +12,7 @@ from atrium.base.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One answer to one problem; fields that the source does not record are None or empty.
+    """One answer to one problem. Fields that the source does not record keep their defaults.
 
     `problem` is the problem's id in the source, `sample` distinguishes answers to the same problem, and
     `place` names the file and row in messages.
@@ -53,11 +53,11 @@ class Stated:
     """Command-line options that supply or override the content of a source.
 
     `method`, `seed`, `benchmark` and `step` apply to all rows and take precedence over columns that are
-    recognized by their names. In a table, assigning a column to one of these roles as well is an error. If a
-    trainer's file records the step, `step` must be the same. `columns` maps roles, such as `score`, to
-    columns (`--map`). Scores of at least `correct_at` count as correct. If `incomplete` is set, truncated
-    files are accepted, and every problem of a benchmark keeps only as many samples as the problem with the
-    fewest samples has.
+    recognized by their names. For a table, stating one of these four and also mapping it to a column is an
+    error. If a trainer's file records the step, `step` must be the same. `columns` maps roles, such as
+    `score`, to columns (`--map`). Scores of at least `correct_at` count as correct. If `incomplete` is set,
+    truncated files are accepted, and every problem of a benchmark keeps only as many samples as the problem
+    with the fewest samples has.
     """
 
     method: str = ""

@@ -290,8 +290,9 @@ def _of_problem(
 def _metric(path: Path, names: Sequence[str], stated: Stated) -> str:
     """Return the metric to read.
 
-    This is the metric in `--map score=METRIC`, otherwise the first known metric, otherwise the only metric.
-    Raises `ConfigError` if the stated metric does not exist, or if the choice is ambiguous.
+    This is the metric in `--map score=METRIC`, otherwise the metric of the file that comes first in
+    `_METRICS`, otherwise the file's only metric. `names` are the metrics of the file. Raises `ConfigError` if
+    the stated metric does not exist, or if the choice is ambiguous.
     """
     if wanted := stated.columns.get("score"):
         if wanted in names:

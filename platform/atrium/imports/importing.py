@@ -242,7 +242,7 @@ def _spooled(
 
 
 def _planned(spool: Spool, sources: Sequence[Source], parent: Path, *, incomplete: bool) -> list[PlannedRun]:
-    """Return the runs to write. A run without a stated seed gets the smallest unused seed.
+    """Return the runs to write. A run without a stated seed gets the smallest seed that no run uses.
 
     Raises `DataError` if the experiment at `parent` already has a run of the same method and seed.
     """
@@ -322,7 +322,7 @@ def _write(
     record: Mapping[str, object],
     place: int,
 ) -> Path:
-    """Write one run directory below `staging`, and return its path. `place` is its index in the import."""
+    """Write one run directory below `staging`; return its path. Start times increase with `place`."""
     now = time.time() + 1e-3 * place  # start times keep the order of the sources
     start = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     label = folder_name(run.method, "method")
@@ -358,7 +358,7 @@ def _write_content(spool: Spool, run: PlannedRun, folder: RunFolder, now: float)
 
 
 def results(part: PlannedPart) -> dict[str, object]:
-    """Return the `results` of an evaluation's record that can be computed from counts of correct answers."""
+    """Return an evaluation's `results`: those that counts of correct answers determine, and `printed`."""
     num_correct_P, k = part.num_correct_P, part.num_samples
     mean_P, passed_P = mean_at_k(num_correct_P, k), pass_at_k(num_correct_P, k)[:, -1]
     over_passed = {"over_problems": _ends(interval_over_problems(passed_P)), "sampling": None}

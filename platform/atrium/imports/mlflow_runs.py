@@ -71,7 +71,7 @@ def is_mlflow_run(path: Path) -> bool:
 def read_mlflow_run(path: Path, stated: Stated) -> Source:
     """Read the curves and parameters of the run in `mlruns` whose `meta.yaml` is at `path`.
 
-    A deleted run has no curves.
+    If the run was deleted, the result contains no curves.
     """
     folder = path.parent
     try:

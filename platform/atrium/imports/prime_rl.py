@@ -1,8 +1,8 @@
 """Readers of prime-rl (rollouts, evaluations, metrics) and verifiers (evaluations).
 
-Both programs write `traces.jsonl` with one episode per line. Formats: prime-rl 559b447 (`monitors/file.py`:
-below `rollouts/step_<n>/{train,eval}/{all,effective}`, and `metrics.jsonl`), verifiers 0.4.0
-(`v1/episode.py`).
+Both programs write `traces.jsonl` with one episode per line. Formats: prime-rl 559b447 (`monitors/file.py`),
+which writes `traces.jsonl` into `rollouts/step_<n>/{train,eval}/{all,effective}` and metrics into
+`metrics.jsonl`, and verifiers 0.4.0 (`v1/episode.py`).
 """
 
 from __future__ import annotations
@@ -120,7 +120,10 @@ def _reply(trace: Mapping[str, object]) -> str:
 
 
 def is_metrics_log(path: Path, row: Row) -> bool:
-    """Return whether a file is `metrics.jsonl` of prime-rl's file monitor: metrics by step, one per line."""
+    """Return whether a file is the `metrics.jsonl` of prime-rl's file monitor.
+
+    Each line of this file contains a step and metrics of that step.
+    """
     return path.name == "metrics.jsonl" and "step" in row and "data" not in row
 
 

@@ -42,8 +42,9 @@ _MAX_NAME = 100
 class RunKey:
     """The identity of a run: its method and seed.
 
-    If no seed is stated, `unit` identifies the run instead. It consists of the run's directory, the key of
-    its curve if it has one, and the run's number among the runs of the same method and directory.
+    If no seed is stated, `unit` identifies the run instead. Its text is the directory of the run's files,
+    followed by the key of the run's curve if it has one. Its number distinguishes runs of the same method and
+    text.
     """
 
     method: str
@@ -131,8 +132,9 @@ class Spool:
     def add_curve(self, curve: Curve, *, file: int, unit: str) -> None:
         """Add the curves of a run, or merge them with existing curves of the same run.
 
-        If curves of one method and directory disagree, they count as different seeds. If their seed is
-        stated, `DataError` is raised instead.
+        Curves without a stated seed count as different seeds if they have the same method and directory
+        (`unit`) but disagree. Raises `DataError` if curves of the same method and stated seed disagree.
+        `file` is the number of the file.
         """
         number, clash = 0, ""
         while True:

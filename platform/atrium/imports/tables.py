@@ -74,8 +74,8 @@ def mapped_columns(path: Path, row: Row, stated: Stated) -> dict[str, str]:
 
     A key in a nested JSON object is a column with a dotted name.
 
-    Raises `ConfigError` for an unknown role or column, a required role without a column (`score`, and
-    `problem` or `question`), and an ambiguous role, as in `chosen_columns`.
+    Raises `ConfigError` in the cases named in `chosen_columns`, and also if no column has the role `score`,
+    or if no column has the role `problem` or `question`.
     """
     columns = chosen_columns(path, row, stated.columns, ROLES, _constants(stated))
     if "problem" not in columns and "question" not in columns:
@@ -146,9 +146,11 @@ def _constants(stated: Stated) -> dict[str, object]:
 
 
 def _fitting(ranks: Ranks, names: Sequence[str]) -> list[str]:
-    """Return the columns that have a name in the first matching rank, or an empty list if no rank matches.
+    """Return the columns in `names` that could have a role, or an empty list if there are none.
 
-    `ranks` are sets of equally suitable column names for one role, in order of precedence.
+    `ranks` are sets of equally suitable column names for the role, in order of precedence. Only the first
+    rank that contains any of the columns is used. Case is ignored, and spaces and hyphens count as
+    underscores.
     """
     plain = {name: name.lower().strip().replace(" ", "_").replace("-", "_") for name in names}
     for rank in ranks:

@@ -48,8 +48,8 @@ class TrackedRun:
 def add_history(steps: dict[int, dict[str, object]], values: Mapping[str, object]) -> None:
     """Add one W&B log record to its step in `steps`.
 
-    Records whose training step is missing, negative or not a whole number are left out, as are W&B's internal
-    names (`_...`).
+    A record whose training step is missing, negative or not a whole number is left out. So are metrics whose
+    names begin with `_`, which are W&B's own.
     """
     step = next((values[name] for name in STEPS if isinstance(values.get(name), int | float)), None)
     if isinstance(step, int | float) and step >= 0 and float(step).is_integer():
@@ -64,8 +64,8 @@ def tracked_source(
 
     A run's method is `stated.method`, otherwise the value of the run's setting KEY with `--map method=KEY`,
     otherwise the run's name. Its seed is `stated.seed`, otherwise the value of its setting `seed`, or of the
-    setting KEY with `--map seed=KEY`. Raises `ConfigError` if `--map` has another role or a run lacks the
-    mapped setting, and `DataError` if no run has metrics.
+    setting KEY with `--map seed=KEY`. Raises `ConfigError` if `--map` names a role other than `method` and
+    `seed` or if a run lacks the mapped setting, and `DataError` if no run has metrics.
     """
     if wrong := [f"{role}={key}" for role, key in stated.columns.items() if role not in ("method", "seed")]:
         raise ConfigError(

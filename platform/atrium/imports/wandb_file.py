@@ -85,7 +85,10 @@ class _Run:
 
 
 def _items(message: bytes, number: int) -> dict[str, object]:
-    """Return the named JSON values in the repeated field `number` of a message."""
+    """Return the JSON values in a repeated field of a protobuf message, keyed by name.
+
+    `number` is the number of the field. The parts of a nested name are joined by dots.
+    """
     found: dict[str, object] = {}
     for own, item in _fields(message):
         if own == number and isinstance(item, bytes):

@@ -79,7 +79,10 @@ def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether `host` is a loopback address, which only this machine can reach."""
+    """Return whether `host` is a loopback IP address, which only this machine can reach.
+
+    The result is False for every host name, including `localhost`.
+    """
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -251,8 +251,9 @@ class NodeAgent(LocalElasticAgent):
 def _exit_code(pid: int) -> int | None:
     """Return the exit code of a child process, or None while the process runs.
 
-    The exit code is negative if a signal ended the process. The agent reaps the child, not this function. A
-    child that the agent has already reaped counts as successful, since the agent reports failures itself.
+    The exit code is negative if a signal ended the process. The child is not reaped, since the agent does
+    this. For a child that the agent has already reaped, the result is 0, because the agent itself reports any
+    failure. Without `os.waitid` (macOS before Python 3.13), the result is always None.
     """
     if not hasattr(os, "waitid"):
         return None  # macOS before Python 3.13: only the agent reports failures

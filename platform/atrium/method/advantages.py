@@ -95,7 +95,7 @@ class Advantage(Section):
         return self.baseline in grouped or self.scale == "group_std"
 
     def compute(self, batch: Batch, penalty_BT: Tensor | None, sum_over_ranks: Sum) -> Tensor:
-        """Return advantages [B, T] in the log-probabilities' dtype, 0 at masked positions.
+        """Return advantages [B, T] in the log-probabilities' dtype, 0 where `mask_BT` is False.
 
         Parameters
         ----------

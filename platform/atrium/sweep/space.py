@@ -83,7 +83,10 @@ def grid_points(parameter: ParameterConfig) -> list[Scalar]:
 
 
 def from_unit(parameter: ParameterConfig, unit: float) -> Scalar:
-    """Return the value of a parameter at the relative position `unit`, where 0 <= unit < 1."""
+    """Return the value at the relative position `unit` (0 <= unit < 1) in a parameter's choices or range.
+
+    Positions in a range are measured on the parameter's scale.
+    """
     if parameter.choices is not None:
         return parameter.choices[min(int(unit * len(parameter.choices)), len(parameter.choices) - 1)]
     low, high = bounds(parameter)
@@ -133,10 +136,11 @@ def planned(space: SpaceConfig, *, kind: str, num: int, seed: int) -> list[Assig
 
 
 def corners(space: SpaceConfig) -> Iterator[tuple[str, Assignment]]:
-    """Yield a pair (parameter name, assignment) for each choice and each end of a range.
+    """Yield a pair (parameter name, assignment) for each choice or range end of every parameter.
 
-    Every other parameter has its first choice or its lower end. The exception is a parameter to which a
-    condition of the named parameter refers: it has the first value that satisfies the condition.
+    In the assignment, the named parameter has this value. Every other active parameter has its first choice
+    or its lower end. The exceptions are the parameters to which the conditions of the named parameter refer,
+    directly or indirectly: they have the first value that satisfies the condition.
     """
     names = parameters(space)
     for name, parameter in names.items():
@@ -216,8 +220,8 @@ def bounds(parameter: ParameterConfig) -> tuple[float, float]:
 def _rounded(parameter: ParameterConfig, value: float) -> float | int:
     """Return the value of the parameter that is nearest to `value`, within the range.
 
-    With a step, it is `low` plus a multiple of `step`. For an integer parameter, it is an integer, and
-    otherwise a number with six significant digits.
+    With a step, it is `low` plus a multiple of `step`. Without a step, it is an integer for an integer
+    parameter, and otherwise a number rounded to six significant digits.
     """
     low, high = bounds(parameter)
     if parameter.step is not None:

@@ -121,10 +121,10 @@ class SweepWorker:
         return True
 
     def _twin(self, trial: Trial, planned: PlannedTrial) -> Trial | None:
-        """Return a completed or pruned trial of the same method, or None.
+        """Return a completed or pruned trial of the same stage whose method is that of `planned`, or None.
 
-        While there is no such trial, this waits for running trials of the method that have a lower number,
-        and takes over those of dead workers.
+        If there is none yet, but trials of this method with a lower number are running, the worker waits for
+        them to end. It takes over those whose worker has died.
         """
         while True:
             twins = [

@@ -213,9 +213,9 @@ def can_compute(method: Method, drift: Drift) -> bool:
 
 
 def partition(methods: Mapping[str, Method], rollouts: Iterable[Rollouts], drift: Drift) -> Partition:
-    """Return the classes of methods with equal gradients, and with equal directions, on every batch.
+    """Return the classes of methods whose gradients, or whose directions, are equal on every batch.
 
-    Batches are read one at a time, and only distances are kept.
+    Each element of `rollouts` gives one batch. Batches are read one at a time, and only distances are kept.
     """
     num = len(methods)
     equal, direction = np.zeros((num, num)), np.zeros((num, num))

@@ -152,9 +152,9 @@ def alike(methods: Mapping[str, Method], use: Use) -> list[str]:
     """Return a sentence for each class of two or more methods that have equal gradients.
 
     `use` gives the number of updates per batch and whether batches are stale. Methods that need whole
-    distributions are left out if the policy moves. Gradients are compared on random rollouts whose engine
-    log-probabilities differ from the trainer's. With several updates per batch, the policy's log-ratios have
-    a spread of 1 nat, which reveals all differences.
+    distributions are left out if the policy differs from the sampling policy. Gradients are compared on
+    random rollouts whose engine log-probabilities differ from the trainer's. With several updates per batch,
+    the policy's log-ratios have a spread of 1 nat, which reveals all differences.
     """
     spread = 0.0 if use.num_updates_per_batch == 1 else 1.0
     drift = Drift(name="", spread=spread, staleness=0.1 if use.is_stale else 0.0, mismatch=0.01)
@@ -168,7 +168,8 @@ def alike(methods: Mapping[str, Method], use: Use) -> list[str]:
 def alike_sentences(methods: Mapping[str, Method]) -> tuple[Sentence, ...]:
     """Return sentences on how the methods' gradients differ, for one and for several updates per batch.
 
-    A case is left out if at least one method needs whole distributions in this case.
+    Several updates are represented by three spreads of the policy's log-ratios. A case (one update, or one of
+    the spreads) is left out if at least one method needs whole distributions in this case.
     """
     drifts = {"one update per batch": Drift(name="", mismatch=0.01)}
     drifts |= {

@@ -1,4 +1,4 @@
-"""The document of `atrium theory`: a table with a note for each theorem."""
+"""The document of `atrium theory`: tables of the results, most of them with an explanatory note."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _preferences(found: PreferenceOptima) -> Table:
 
 
 def _error(value: float) -> str:
-    """Format an error as a percentage from 0.01 % upward, or else in scientific notation."""
+    """Format an error as a percentage, or as a fraction in scientific notation if it is below 0.01 %."""
     return f"{100 * value:.2f} %" if value >= 1e-4 else f"{value:.0e}"
 
 

@@ -96,10 +96,11 @@ def coefficient_map(
 def equivalence(
     objective: Objective, *, num_tokens: int = 4000, seed: int = 0, spread: float = 0.35
 ) -> Equivalence:
-    """Compare a method's gradient with the gradient of min(w A, clip_C(w) A) over its own trust region C.
+    """Compare a method's gradient with that of min(w A, clip_C(w) A), where C is its own trust region.
 
-    The `num_tokens` random tokens have standard normal advantages, and normal log-ratios with standard
-    deviation `spread` that are limited so that no token's probability exceeds 0.99.
+    The function clip_C(w) is w inside C and 1 outside. The `num_tokens` random tokens have standard normal
+    advantages, and normal log-ratios with standard deviation `spread` that are limited so that no token's
+    probability exceeds 0.99.
     """
     generator = torch.Generator().manual_seed(seed)
     normal_2B = torch.randn(2, num_tokens, generator=generator, dtype=torch.float64)

@@ -5,9 +5,9 @@ beta) / Z, where pi' is the anchor policy and R the reward. Theorem 2: The minim
 sampler whose support covers that of pi'. Theorem 3: After n steps, each anchored at the previous policy,
 the policy maximizes E[R] - (beta / n) KL(pi || first policy).
 
-GVPO is compared with an objective that maximizes the importance-weighted reward minus beta times the KL (k3
-times the importance weight). Under the policy's own samples, this objective has the same optimum. Under
-another sampler, its optimum depends on the sampler.
+GVPO is compared with an objective that maximizes the importance-weighted reward minus beta times the KL
+(estimated by k3 times the importance weight). Under samples of the anchor policy, this objective has the same
+optimum as GVPO's loss. Under any other sampler, its optimum depends on the sampler.
 """
 
 from __future__ import annotations
@@ -122,7 +122,10 @@ def regression_optimum(anchor: Tabular, start: Tabular, reward_B: Tensor, sample
 
 
 def _weighted_optimum(anchor: Tabular, reward_B: Tensor, sampler_B: Tensor) -> Tabular:
-    """Return the policy that maximizes E_sampler[w (R - mean R)] - beta E_sampler[w k3] with w = pi / pi'."""
+    """Return the policy that maximizes E_sampler[w (R - mean R)] - beta E_sampler[w k3] with w = pi / pi'.
+
+    In the formula, pi' is the anchor policy, and mean R the expected reward under the sampler.
+    """
     penalty = KLPenalty(
         estimator="k3",
         coefficient=BETA,

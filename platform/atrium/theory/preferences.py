@@ -1,4 +1,4 @@
-"""Optima of DPO (arXiv 2305.18290) and GVPO (arXiv 2504.19599) if data cover some or all answers.
+"""Optima of DPO (arXiv 2305.18290) and GVPO (arXiv 2504.19599) for data on some or all answers.
 
 Both losses depend on differences of implicit rewards between the answers in the data. They determine these
 rewards up to one constant for each connected set of compared answers. If an answer is missing from the
@@ -24,10 +24,11 @@ MASSES = (0.1, 0.5, 0.9)
 
 
 def preference_optima() -> PreferenceOptima:
-    """Minimize both losses with data on two and on three answers, each from several initial policies.
+    """Minimize DPO's and GVPO's losses with data on two or three answers, from several initial policies.
 
-    The errors are differences from pi' exp(R / beta) / Z. DPO gets Bradley-Terry preferences for all pairs
-    of the answers in the data. GVPO gets samples that are uniform over these answers.
+    The errors are differences from pi' exp(R / beta) / Z, where pi' is the anchor policy and R the reward.
+    DPO gets Bradley-Terry preferences for all pairs of the answers in the data. GVPO gets samples that are
+    uniform over these answers.
     """
     anchor = Tabular.random(21, 1)
     reward_B = rewards(anchor.num_completions)
@@ -62,7 +63,7 @@ def preference_optima() -> PreferenceOptima:
 def _with_mass(logprob_B: Tensor, mass: float) -> Tabular:
     """Return a policy with probability `mass` for the third answer.
 
-    The ratio between the first two answers is that of `logprob_B`.
+    The probabilities of the first two answers have the same ratio as in `logprob_B`.
     """
     others_B = logprob_B[:2].softmax(dim=0) * (1.0 - mass)
     return Tabular((torch.cat([others_B, others_B.new_tensor([mass])]).log(),))

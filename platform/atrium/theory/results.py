@@ -50,7 +50,7 @@ class CoefficientCurves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equivalence:
-    """Check of Theorems 4.1 and 4.2 on random tokens.
+    """Check of Theorems 4.1 and 4.2 of arXiv 2602.05494 on random tokens.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Equivalence:
         Largest difference between the method's coefficient and the gradient of min(w A, clip_C(w) A), where
         clip_C(w) is w if the constraint C is satisfied, else a constant inside the trust region.
     wrong_constant_frac
-        Share of tokens whose gradient changes if that constant is 0.
+        Share of tokens whose gradient changes if the constant in clip_C is replaced by 0.
     window_error
         Largest difference between the method's coefficient and the gradient of the ratio clip with the same
         [l, u]. None without a window.

@@ -43,7 +43,7 @@ _PROBABILITY = "probability q when sampled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Tokens of a run's stored rollouts that an update used.
+    """The tokens in a run's stored rollouts that were used in an update.
 
     `probability_N` is the sampling probability q, and `ratio_N` the ratio w that the trust region reads.
     `clipped_N` is 1 for a token clipped at a ratio above 1, -1 for a token clipped at any other ratio, and 0
@@ -65,7 +65,7 @@ class Tokens:
 
 
 def tokens_of(rows_by_step: Mapping[int, Sequence[Mapping[str, Any]]]) -> Tokens | None:
-    """Return the tokens of stored rollouts, or None if there are none.
+    """Return the usable tokens of stored rollouts, or None if there are none.
 
     Rows without log-probabilities or recorded ratios are left out, as are tokens with a log-probability or
     ratio that is not finite, and tokens with a ratio of 0.

@@ -13,7 +13,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "|": "\\|", "*": "\\*", "<": "&lt;", "\n
 def markdown(document: Document) -> str:
     """Return a document as Markdown: alerts, answer, sections with tables and images, and notes.
 
-    Figures and tables with a caption are left out.
+    All figures, and the tables that have a caption, are left out.
     """
     parts = [f"## {_text(document.title)}\n"]
     parts += [_list(sentences) for sentences in (document.alerts, document.answer) if sentences]
@@ -36,9 +36,10 @@ def markdown_table(table: Table) -> str:
 
 
 def _section(section: Section) -> str:
-    """Return a section's title, text, tables and images.
+    """Return a section as Markdown: its title, sentences, tables, passages and images.
 
-    Returns an empty string if the section has nothing but figures and tables with a caption.
+    Figures, and the tables that have a caption, are left out. Returns an empty string if only the title is
+    left.
     """
     parts = [f"> {_text(sentence.text)}\n" for sentence in section.sentences]
     parts += [markdown_table(table) for table in section.tables if not table.caption]

@@ -102,7 +102,7 @@ def print_document(console: Console, document: Document) -> None:
 
 
 def _blocks(console: Console, section: Section) -> Iterator[partial[None]]:
-    """Yield one function for each part of a section, which prints the part.
+    """Yield, for each part of a section, a function that prints it.
 
     The caller prints the empty lines between the parts.
     """
@@ -134,8 +134,8 @@ def _print_passage(console: Console, passage: Passage) -> None:
 def print_table(console: Console, table: Table) -> None:
     """Print a table whose first column names the rows, without splitting a name or number.
 
-    In a pipe, each row is one line. In a narrow terminal, columns with a nonzero `priority` are left out,
-    starting with the highest priority. If the table is still too wide, text is wrapped. If that is not
+    In a pipe, each row is one line. If a terminal is too narrow, columns with a `priority` above 0 are left
+    out as needed, the largest number first. If the table is still too wide, text is wrapped. If that is not
     enough, the cells of a row are printed below its name, if necessary in several blocks of columns.
     """
     if table.title:
@@ -193,7 +193,10 @@ class _Column:
         ]
 
     def wrap_title(self) -> None:
-        """Break the title between words, into lines no wider than the cells or its longest word."""
+        """Break the title between words, into lines no wider than the widest cell.
+
+        If a word of the title is wider than all cells, the lines may be as wide as this word.
+        """
         (title,) = self.title
         widths = [cell_len(line) for lines in (title.split(), *self.cells) for line in lines]
         self.title = textwrap.wrap(title, max(widths)) or self.title
@@ -207,7 +210,7 @@ def _width(columns: Sequence[_Column]) -> int:
 def _narrow(columns: Sequence[_Column], room: int) -> None:
     """Wrap text until the columns fit in `room` characters.
 
-    Does nothing if that would require splitting words or columns narrower than `_MIN_TEXT_WIDTH`.
+    Does nothing if words would have to be split, or columns made narrower than `_MIN_TEXT_WIDTH`.
     """
     spare = [max(column.width - max(column.min_width, _MIN_TEXT_WIDTH), 0) for column in columns]
     missing = _width(columns) - room

@@ -205,8 +205,9 @@ def latest_checkpoint(folder: Path, *, with_tensors: bool = True) -> Checkpoint 
 def load_checkpoint(path: Path, *, with_tensors: bool = True, digests: bool = True) -> Checkpoint:
     """Read a checkpoint; raise `CheckpointError` if it is missing, incomplete or damaged.
 
-    Without `with_tensors`, the tensors of optimizer and reference are not read: ranks read their shards
-    later. Without `digests`, only sizes are compared, which suffices if another rank verifies the digests.
+    Without `with_tensors`, the tensors of the optimizer and the reference policy are not read, since each
+    rank reads its shards later. Without `digests`, only sizes are compared, which suffices if another rank
+    verifies the digests.
     """
     check_files(path, digests=digests)
     try:

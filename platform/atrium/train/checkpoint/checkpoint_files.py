@@ -53,8 +53,9 @@ def write_digests(folder: Path) -> None:
 def check_files(folder: Path, *, below: str = "", digests: bool = True) -> None:
     """Raise `CheckpointError` for the first file that has changed or is missing.
 
-    The sizes of all files are compared, and the digests of files whose names start with `below`. Without
-    `digests`, only sizes are compared. Additional files are ignored.
+    The sizes of all files are compared with those in `state.json`, and digests with those in `SHA256SUMS`.
+    Digests are compared only for files whose paths start with `below`, and for no file without `digests`.
+    Additional files are ignored.
     """
     state = read_state(folder)
     with _damage_named(folder):
@@ -118,7 +119,7 @@ def going_back(run: Path, step: int) -> str:
 
 @contextmanager
 def _damage_named(folder: Path) -> Iterator[None]:
-    """Replace an `OSError` or `ValueError` within the block by a `CheckpointError` with the folder's path."""
+    """Convert an `OSError` or `ValueError` within the block to a `CheckpointError` that names the folder."""
     try:
         yield
     except OSError as error:
@@ -131,7 +132,10 @@ def _damage_named(folder: Path) -> Iterator[None]:
 
 
 def _read_digests(folder: Path, state: dict[str, Any]) -> dict[str, str]:
-    """Return the digests by file name; raise `ValueError` unless every file in `state` has one."""
+    """Return the digests by file name.
+
+    Raises `ValueError` for an invalid line, or if `state.json` or a file that `state` lists has no digest.
+    """
     digests = {}
     for line in read_plain(folder / DIGESTS).decode().splitlines():
         if (match := _LINE.fullmatch(line)) is None:

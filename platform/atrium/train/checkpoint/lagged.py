@@ -1,9 +1,9 @@
 """Lagged batches (`rollout.lag=k`): each is sampled k steps early, and stored in checkpoints.
 
-The batch of step t is sampled by the weights after step t - 1 - k, or by the initial ones. It is part of the
-run's state: a checkpoint contains the batches of the next k steps, and a resumed run trains on the same
-completions as an uninterrupted one. The engine's and the trainer's log-probabilities are compared before a
-batch is stored, under the weights that sampled it.
+The batch of step t is sampled by the weights after step t - 1 - k, or by the initial weights if there is no
+such step. It is part of the run's state: a checkpoint contains the batches of the next k steps, and a resumed
+run trains on the same completions as an uninterrupted one. Before a batch is stored, the engine's and the
+trainer's log-probabilities are compared under the weights that sampled it.
 """
 
 from __future__ import annotations

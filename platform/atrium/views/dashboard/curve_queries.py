@@ -313,10 +313,11 @@ def _evaluation_curve(
 
 
 def _value(point: EvaluationPoint, kind: str) -> tuple[float | None, float, float]:
-    """Return the value `kind` of an evaluation, and the ends of its 95 % interval over problems.
+    """Return a value of an evaluation, and the ends of its 95 % interval over problems.
 
-    If the interval is unknown, both ends are equal to the value. If the value is unknown, it is None and
-    the ends are NaN.
+    `kind` is `mean_at_k`, `pass_at_k` or another recorded result, for which no interval is known. If the
+    interval is unknown, both ends are equal to the value. If the value is unknown, it is None and the ends
+    are NaN.
     """
     span: tuple[float, float] | None = None
     match kind:
@@ -363,8 +364,8 @@ def groups_of(
 def places_of(entries: Sequence[RunEntry], groups: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return the color index of each group.
 
-    A group has the usual color of its algorithm, or the next free color if an earlier group already has
-    it.
+    A group has the usual color of its algorithm, or a color derived from its label if its runs have several
+    algorithms. If another group has already taken this color, the next free color is used.
     """
     began = {entry.name: entry.started for entry in entries}
     named = {entry.name: entry.settings.get("algorithm.name", "") for entry in entries}

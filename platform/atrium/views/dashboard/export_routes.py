@@ -36,7 +36,7 @@ def asked_runs(
     """Return the names of the runs that a request asks for.
 
     These are the names in `run`. If there are none, they are the training runs of the experiment `exp` that
-    are not archived, where `*` means all experiments.
+    are not archived, or such runs of all experiments if `exp` is `*`. If `exp` is None, there are none.
     """
     if run or exp is None:
         return run

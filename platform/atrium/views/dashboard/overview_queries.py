@@ -178,9 +178,9 @@ def _compared(
 
 
 def _benchmark(entries: Sequence[RunEntry]) -> str | None:
-    """Return the benchmark on which most runs have scores, or None if there are no scores.
+    """Return the benchmark for which the largest number of runs have scores, or None without scores.
 
-    A benchmark with test problems takes precedence over validation problems.
+    Validation problems are chosen only if no run has scores on a benchmark with test problems.
     """
     scored = [name for entry in entries for name in entry.overview.scores]
     return max(scored, key=lambda name: (VALIDATION not in name, scored.count(name)), default=None)
@@ -189,9 +189,9 @@ def _benchmark(entries: Sequence[RunEntry]) -> str | None:
 def _row(
     name: str, runs: Sequence[Answer], arm: ArmScores | None, pair: Pair | None, benchmark: str | None
 ) -> Row:
-    """Return a method's row of the table.
+    """Return the row of a method in the table of methods.
 
-    Without a comparison, the score is the mean over finished runs.
+    If the method was not compared, its score is the mean over its finished runs.
     """
     if arm is None or benchmark is None:
         scores = [run["score"] for run in runs if run["state"] == RunState.FINISHED]

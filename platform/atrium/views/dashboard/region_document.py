@@ -198,7 +198,10 @@ def _histogram(region: Counted, edges: Floats, where: str) -> Lines:
 
 
 def _side_by_side(arms: Sequence[Counted], edges: Floats, sign: str) -> Lines:
-    """Return a figure of the methods' windows and their histograms of tokens with this advantage sign."""
+    """Return a figure of the methods' windows and histograms of ratios, for tokens of one advantage sign.
+
+    `sign` is one of `SIGNS`.
+    """
     at = SIGNS.index(sign)
     shares = [binned(arm.count_SB, edges)[at] for arm in arms]
     return Lines(

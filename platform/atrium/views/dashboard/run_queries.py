@@ -173,8 +173,8 @@ def _provenance(entry: RunEntry) -> dict[str, str]:
 def _commands(entry: RunEntry) -> dict[str, str]:
     """Return shell commands for the user to copy, by action (stop, resume, delete).
 
-    A live run on another host has no command, since its process ID means nothing on this one. An evaluation
-    or imported run cannot be resumed. The dashboard itself executes none of the commands.
+    A live run on another host has no command, since its process ID is meaningless on the dashboard's host. An
+    evaluation or imported run cannot be resumed. The dashboard itself executes none of the commands.
     """
     folder, status = shlex.quote(str(entry.folder.path.absolute())), entry.overview.status
     if entry.overview.state.is_live:

@@ -141,9 +141,10 @@ def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, w
 
     `source` is `training` or a benchmark; an unknown source is replaced by the first available one. `step` is
     None for the latest step and -1 for all steps. A step without samples is replaced by the next step with
-    samples, or by the last one if there is no later one. At most 500 completions are returned. The field
-    `rates` maps each problem to the number of its correct samples and the number of all its samples, before
-    filtering. Raises `RunFolderError` for an unknown run.
+    samples, or by the last one if there is no later one. At most 500 completions are returned, but their
+    number, in the field `num`, counts all that pass the filter. The field `rates` maps each problem to the
+    number of its correct samples and the number of all its samples, before filtering. Raises `RunFolderError`
+    for an unknown run.
     """
     entry = watcher.scan.entry(name)
     by_source = sources(entry.folder, watcher.scan.runs_dir)

@@ -114,6 +114,9 @@ def _order(key: str) -> tuple[bool, ...]:
 
 
 def _shared(settings: Sequence[Mapping[str, str]], keys: Sequence[str]) -> dict[str, str]:
-    """Return the settings of the first run without `keys`, the settings in which the runs differ."""
+    """Return the first run's settings, except those in `keys`.
+
+    `keys` are the names of the settings in which the runs differ.
+    """
     differ = set(keys)
     return {key: value for key, value in (settings[0] if settings else {}).items() if key not in differ}

@@ -34,7 +34,8 @@ def serve(
 ) -> None:
     """Print the dashboard's address and serve the dashboard until Ctrl-C, which ends the process.
 
-    `listener` is a socket from `listening`. For the other arguments see `create_app`.
+    `listener` is a socket from `listening`. If `opens_browser` is true and stdout is a terminal, the
+    dashboard is opened in a web browser. For the other arguments see `create_app`.
     """
     # FastAPI and pyarrow take a second to import, which `--help` and invalid arguments do not need.
     import uvicorn
@@ -72,8 +73,8 @@ def listening(host: str, wanted: int, *, stalled_s: float = _STALLED_S) -> socke
     """Return a listening socket on port `wanted` or one of the next 20 ports.
 
     Raises `ConfigError` if none of them can be used or `host` is not an address of this machine. On Linux, a
-    client that receives no data for `stalled_s` seconds is disconnected, and its pending data is dropped. On
-    other systems, only the connection limit bounds the number of such clients.
+    client that accepts none of the data sent to it for `stalled_s` seconds is disconnected. On other systems,
+    only the connection limit bounds the number of such clients.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last = min(wanted + _NUM_PORTS_TRIED, 65_535)

@@ -22,7 +22,7 @@ _SWEEPS = "sweeps"
 
 
 def sweeps_answer(watcher: Watcher) -> Answer:
-    """Return the name, state and stages of all sweeps.
+    """Return the name, state and stages of each sweep.
 
     The latest sweep comes first. The field `problem` says why a sweep is unreadable.
     """
@@ -55,8 +55,9 @@ def sweep_of(
 ) -> tuple[Document, Answer]:
     """Return the document of a sweep's current state, and the data for the page's controls.
 
-    `key` is the setting on the x-axis. An unknown `stage` is replaced by the first stage. An unknown `key`
-    is replaced by a setting whose name ends in `delta`, or else by the first setting that varies. Raises
+    `stage` is the stage whose trials are shown; if unknown, it is replaced by the first stage. `key` is the
+    setting on the x-axis; if unknown, it is replaced by a setting whose name ends in `delta`, or else by the
+    first setting that varies. `score` is the score in the figures, `mean_at_k` or `pass_at_k`. Raises
     `RunFolderError` for an unknown sweep.
     """
     folder = watcher.scan.runs_dir / _SWEEPS / name

@@ -63,7 +63,7 @@ class Watcher:
 
     @property
     def problem(self) -> str | None:
-        """The message of an unexpected error, or of a run that cannot be indexed; None without errors.
+        """The message of an unexpected error or about a run that cannot be indexed. None without errors.
 
         `scan.problem` says why the runs directory cannot be read.
         """

@@ -72,7 +72,8 @@ def _set_ends(axes: Axes, figure: Plane, points: Sequence[Point]) -> None:
 def _name(axes: Axes, points: Sequence[Point], *, gap: float, width: int) -> None:
     """Write the points' names to the right of the axes, each connected to its point by a line.
 
-    `gap` is the distance between names, as a share of the axes' height. `width` is in characters.
+    `gap` is the height of a line of text, as a share of the axes' height. Names are wrapped after `width`
+    characters.
     """
     gap *= max((len(textwrap.wrap(point.name, width)) for point in points), default=1)
     bottom, top = axes.get_ylim()

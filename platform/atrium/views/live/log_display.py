@@ -49,7 +49,10 @@ class Pace:
 
     @property
     def step_s(self) -> float | None:
-        """Mean seconds of the latest 20 steps, including evaluations. None before the first finished step."""
+        """Mean seconds per step over the latest 20 steps, including evaluations.
+
+        None before the first finished step.
+        """
         return sum(self._durations) / len(self._durations) if self._durations else None
 
     def tick(self) -> None:
