@@ -56,7 +56,8 @@ class LoopSettings:
 
     With a `lag` of k, the batch of step t is sampled by the weights after step t - 1 - k, or by the initial
     weights for the first steps. With `continuous`, it is sampled by weights that are at most k steps old.
-    `max_mismatch` bounds the mean difference of the engine's and the trainer's log-probabilities, in nats.
+    `max_mismatch` bounds the mean absolute difference between the engine's and the trainer's
+    log-probabilities, in nats.
     """
 
     num_steps: int
@@ -114,7 +115,8 @@ class Training:
     def rows(self, batch: Collected, weight_version: int | None = None) -> RolloutRows:
         """Return the batch as padded tensors for the trainer.
 
-        `weight_version` is the version of the trainer's weights, or None if they sampled the batch.
+        `weight_version` is the version of the trainer's current weights, or None if these weights sampled the
+        batch.
         """
         return collate(
             batch.groups,
@@ -204,7 +206,7 @@ def update(run: Training, state: TrainingState, batch: Collected) -> TrainingSta
 
 
 def evaluated(run: Training, state: TrainingState, measurements: Measurements) -> TrainingState:
-    """Evaluate the policy, and return `state` with an updated best step and best score."""
+    """Evaluate the policy, and return `state` with the best step and the best score so far."""
     run.enter(state.step, "evaluation")
     with (
         _timed(metrics.EVALUATE_S, measurements),

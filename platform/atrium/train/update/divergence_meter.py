@@ -46,10 +46,11 @@ class DivergenceMeter:
         head: nn.Module,
         temperature: float,
     ) -> Tensor:
-        """Return the divergence [N] of two policies at N positions, computed without gradient.
+        """Return the divergence [N] of the proximal and the current policy, computed without gradient.
 
-        The policies' distributions are computed from their last hidden states at these positions, and
-        `token_N` contains the sampled tokens.
+        Each policy's next-token distributions at N positions are computed from its last hidden states and its
+        LM head: the frozen head for the proximal policy, and `head` for the current one. `token_N` contains
+        the tokens sampled at these positions.
         """
         proximal_head = self._proximal_head
         assert proximal_head is not None, "the head is frozen where the states are computed"

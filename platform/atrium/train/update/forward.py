@@ -214,7 +214,7 @@ class PolicyForward:
     def packed_states(self, token_BL: Tensor, num_prompt: int, *, pads: bool) -> Tensor:
         """Return the last hidden states [B, L - num_prompt, D] that predict the tokens after the prompt.
 
-        The first `num_prompt` tokens of all rows are equal.
+        The first `num_prompt` tokens of all rows are equal. `pads` is as in `PolicyForward.pads`.
         """
         num_rows, length = token_BL.shape
         sizes = np.full(num_rows, num_prompt), np.full(num_rows, length), np.zeros(num_rows, dtype=np.int64)
@@ -267,7 +267,7 @@ class PolicyForward:
 class _Places:
     """The positions of all rows' M completion tokens; the indices are computed from lengths on the host.
 
-    `place_M` indexes [B, T], and `column_M` indexes columns of `token_BL`.
+    `place_M` contains flat indices into [B, T], and `column_M` flat indices into `token_BL` [B, L].
     """
 
     def __init__(self, rows: RolloutRows) -> None:

@@ -74,9 +74,9 @@ def find_packing(forward: PolicyForward, longest: int) -> PackingFinding:
     """Check whether the model can be trained on packed tokens.
 
     First, the attention arguments of all layers are checked. Then the hidden states of packed tokens are
-    compared with those of whole rows: in the run's precision if that is a half precision, and in float32.
-    Rows of the second comparison are longer than every window or chunk in the model's configuration, but not
-    longer than the run's rows.
+    compared with those of whole rows: in the run's precision if that is a half precision, and in float32 (or
+    a sharded model's own dtype). Rows of the second comparison are longer than every window or chunk in the
+    model's configuration, but not longer than the run's rows.
     """
     obstacles: list[str] = []
 
@@ -114,7 +114,7 @@ def _long(forward: PolicyForward, longest: int) -> int:
 
 
 def _rows(forward: PolicyForward, length: int) -> Tensor:
-    """Return two rows [2, L] with the same first half, of tokens from the whole vocabulary.
+    """Return two rows [2, L] of tokens from the whole vocabulary, with the same first half.
 
     Some tokens occur twice.
     """
@@ -134,7 +134,7 @@ def _pair(forward: PolicyForward, compute: Callable[[], _Pair]) -> _Pair:
 
 
 def _error(forward: PolicyForward, compute: Callable[[], _Pair]) -> float:
-    """Return the relative error between two computations of the states, in the block of tokens that is worst.
+    """Return the relative error between two computations of the states, in the worst block of tokens.
 
     The error of a block (at least 16 neighboring tokens, or the whole row if it is shorter) is the median
     over its tokens, because in pretrained models the activations of a few tokens grow a thousandfold and
@@ -161,7 +161,10 @@ def _with_and_without_later_tokens(forward: PolicyForward, length: int) -> _Pair
 
 
 def _packed_and_whole(forward: PolicyForward, length: int, *, pads: bool) -> _Pair:
-    """Return the states of the second halves of two rows, packed and from the whole model."""
+    """Return the states that predict the second halves of two rows, packed and from the whole model.
+
+    `pads` is whether attention pads the packed rows.
+    """
     token_BL, half = _rows(forward, length), length // 2
     packed_BTD = forward.packed_states(token_BL, half, pads=pads)
     return packed_BTD, forward.whole_states(token_BL)[:, half - 1 : -1]

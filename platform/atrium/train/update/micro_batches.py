@@ -43,9 +43,9 @@ def deal_by_tokens(
 ) -> list[NDArray[np.int64]]:
     """Divide rows, in order, into shares with about equal numbers of computed tokens; a prompt counts once.
 
-    Adjacent rows often have the same prompt, so each share is a block of adjacent rows. Its size differs from
-    an equal share by less than the longest row. Shares may be empty, but the first one is empty only if there
-    are no rows. Returns index arrays.
+    Adjacent rows often have the same prompt, so each share is a block of adjacent rows. The number of tokens
+    in a share differs from the average by less than the longest row. Shares may be empty, but the first one
+    is empty only if there are no rows. Returns index arrays.
     """
     num_rows = len(num_tokens_B)
     cost_B = num_tokens_B - num_prompt_tokens_B
@@ -82,7 +82,10 @@ def split_by_length(
 
 
 def _cheapest_cuts(lengths: NDArray[np.int64], counts: NDArray[np.int64], cost_per_part: int) -> list[int]:
-    """Return the ends (exclusive, into the distinct lengths) of the segments with minimum total cost."""
+    """Return the ends of the segments with minimum total cost, as exclusive indices into `lengths`.
+
+    `lengths` contains the distinct lengths in ascending order, and `counts` the number of rows of each.
+    """
     total_rows = np.concatenate([[0], np.cumsum(counts)])
     cost = np.zeros(len(lengths) + 1)
     start = np.zeros(len(lengths) + 1, dtype=np.int64)

@@ -1,10 +1,10 @@
 """Causal attention among packed tokens, for transformers models that call an attention interface.
 
 States of packed tokens are assembled into rows, processed by torch's own attention kernels, and taken apart
-again; the gradient of a prompt's states is the sum over the rows that share it. On a GPU in half precision
+again; the gradient of a prompt's states is the sum over the rows that share it. On a GPU in half precision,
 rows are concatenated (`torch.nn.attention.varlen`); elsewhere, where that kernel does not exist, rows of
-similar length are padded to buckets, for this operation only. On a CPU, two batched products and a
-softmax compute short rows, since torch's blocked kernel takes up to twice as long for them.
+similar length are padded to buckets, for this operation only. On a CPU, two batched products and a softmax
+compute short rows, since torch's blocked kernel takes up to twice as long for them.
 
 Axes: N computed tokens, P positions of all rows, B rows, L positions of a row, H query heads, K key-value
 heads, D head size.
@@ -75,9 +75,9 @@ def attend(state_NHD: Tensor, packing: Packing, *, num_heads: int, num_kv_heads:
 
 
 def gathered(state: Tensor, gathering: Gathering) -> Tensor:
-    """Return, for each of P positions, the state at its source item: [P, ...] from [N, ...].
+    """Return the states of N items, copied to P positions: [P, ...] from [N, ...].
 
-    Gradients are summed in float32 or more.
+    `gathering.index` contains the source item of each position. Gradients are summed in float32 or more.
     """
     return _Gathered.apply(state, gathering)  # type: ignore[no-any-return]
 

@@ -71,11 +71,12 @@ class Packing:
     token_N, position_N
         Token ids, and each token's position in its row.
     source
-        The packed token at each position of the rows, bucket after bucket; token 0 for padding. Padding is on
-        the right, so causal attention keeps it from affecting any token. The first round of the gathering
-        contains the first position of each token, where the token's own query is.
+        The packed token at each position of the rows, bucket after bucket; the first packed token
+        (index 0) for padding. Padding is on the right, so causal attention keeps it from affecting
+        any token. The first round of the gathering contains the first position of each token, where
+        the token's own query is.
     bucket_shapes
-        Rows and positions per row of each bucket.
+        The number of rows in each bucket, and the number of positions per row.
     row_ends
         Boundaries of rows in `source` (int32 [B + 1]) if rows are not padded, else None.
     predicting
@@ -115,7 +116,7 @@ class Packing:
 
     @property
     def bucket_lengths(self) -> tuple[int, ...]:
-        """The positions per row of each bucket."""
+        """The number of positions per row in each bucket."""
         return tuple(length for _, length in self.bucket_shapes)
 
 
@@ -198,7 +199,7 @@ def num_packed_tokens(num_prompt_tokens_B: _Index, num_tokens_B: _Index, prompt_
 
 
 def _num_later(num_prompt_tokens_B: _Index, num_tokens_B: _Index) -> _Index:
-    """Return the number of completion tokens of each row that predict another token: all but the last."""
+    """Return, for each row, the number of completion tokens that predict another token: all but the last."""
     num_later_B: _Index = np.maximum(num_tokens_B - num_prompt_tokens_B - 1, 0)
     return num_later_B
 

@@ -1,4 +1,4 @@
-"""A probe of whether a model supports packed tokens: every layer must be plain causal attention.
+"""A probe of whether a model supports packed tokens: all layers must use plain causal attention.
 
 One short pass records what each layer passes to its attention. Masks are checked by calling their mask
 functions at distances of up to 2^30 tokens, so a window or chunk of any length is found.
@@ -29,7 +29,7 @@ _MODEL_ERRORS = (TypeError, ValueError, RuntimeError, AttributeError, IndexError
 
 @dataclass
 class _Calls:
-    """The arguments that a model's layers passed to their attention in one pass."""
+    """The number of attention calls in one pass, and the obstacles to packing found in their arguments."""
 
     num_calls: int = 0
     obstacles: list[str] = field(default_factory=list)
@@ -72,9 +72,9 @@ def _attention(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Record a layer's attention arguments, and return its values in place of attention outputs.
+    """Check the arguments of a layer's attention, and return the value states in place of attention outputs.
 
-    The values are not mixed over tokens. Each key-value head is repeated for its query heads.
+    The value states are not mixed over tokens. Each key-value head is repeated for its query heads.
     """
     obstacle = attention_obstacle(module, query, value, attention_mask, packing, others)
     if packing is None:

@@ -1,9 +1,9 @@
 """Log-probabilities and entropies from slices of the vocabulary, by Triton kernels.
 
 Logits of all tokens exist for one slice of the vocabulary at a time. The matrix products are torch's. One
-kernel adds a slice to the running softmax of each token (Milakov and Gimelshein, arXiv:1805.02867), another
-replaces a slice by its gradient. Each reads a logit once and computes in float32. No kernel adds atomically,
-so that equal inputs give equal results.
+kernel adds a slice to the running softmax of each token (Milakov and Gimelshein, arXiv:1805.02867), and
+another replaces a slice by its gradient. Each reads a logit once and computes in float32. No kernel adds
+atomically, so that equal inputs give equal results.
 
 If triton is imported with TRITON_INTERPRET=1, its interpreter runs the kernels on a CPU.
 

@@ -125,7 +125,7 @@ class Update:
     def split_minibatches(self, rows: RolloutRows, step: int, epoch: int) -> Iterator[NDArray[np.int64]]:
         """Yield row indices of minibatches of whole groups, in an order keyed by step and epoch.
 
-        Minibatches in which no group is trained on are left out.
+        Minibatches without a group to train on are left out.
         """
         group_B = rows.batch.group_B.cpu().numpy()
         is_trained_B = rows.batch.is_trained_B.cpu().numpy()
@@ -206,10 +206,10 @@ class Update:
         """Return a stale batch with behavior and, if needed, proximal log-probabilities.
 
         Ratios in a stale batch differ from 1 even at the first update. The behavior log-probabilities are
-        stored in the batch, or come from the engine. Where stored completions have none (NaN), the current
-        policy's log-probabilities are used. Proximal log-probabilities are computed if the method has the
-        anchor `proximal` and `compares` is set, which means that the updates need the log-probabilities of
-        the policy at the start of the step.
+        those stored in the batch or, if it has none, the engine's. Completions read without log-probabilities
+        (NaN) get those of the current policy. `compares` is whether the updates need the log-probabilities of
+        the policy at the start of the step. These proximal log-probabilities are computed only if, in
+        addition, the method has the anchor `proximal`.
         """
         batch = rows.batch
         rollout_BT, behavior_BT, proximal_BT = batch.rollout_logprob_BT, batch.behavior_logprob_BT, None

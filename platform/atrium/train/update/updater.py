@@ -119,9 +119,10 @@ class PolicyUpdater(Update):
     def _measure_work(
         self, rows: RolloutRows, direct_token_id: int, budget: MicroBatchBudget, measurements: Measurements
     ) -> None:
-        """Measure the mean probability that an answer begins with reasoning, over the batch's prompts.
+        """Measure the probability that an answer begins with reasoning, as the mean over the batch's prompts.
 
-        The probability comes from the distribution of the first token, not from the samples.
+        The probability is 1 minus that of `direct_token_id` as the first token of the answer. It comes from
+        the policy's distribution, not from the samples.
         """
         _, first = np.unique(rows.prompt_index_B, return_index=True)
         token_BL = rows.token_BL.clone()

@@ -46,8 +46,8 @@ def compare_answer(
 ) -> Answer:
     """Return a comparison of runs as JSON data: the document, and the measures and arms to choose from.
 
-    The answer also lists the problems on which `candidate` (default: the first candidate arm) differs most
-    from the baseline. Raises `AtriumError` if the runs cannot be compared.
+    Verdicts are by `measure`. The answer also lists the problems on which `candidate` (default: the first
+    candidate arm) differs most from the baseline. Raises `AtriumError` if the runs cannot be compared.
     """
     comparison = compared_runs(watcher, request)
     about = f"Verdicts are by {comparison.title(measure)} on {comparison.headline}."

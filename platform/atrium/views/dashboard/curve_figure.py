@@ -29,8 +29,8 @@ def curves_figure(
 ) -> Lines:
     """Return one figure with all curves in `panels`.
 
-    `panels` are the panels in an answer of `curve_queries.curves_answer`, and `axis` and `band` are the
-    fields of its request. If there are several panels, `labels` maps the key of each quantity to its
+    `panels` are the panels in an answer of `curve_queries.curves_answer`, and `axis` and `band` are those of
+    the request for this answer. If there are several panels, `labels` maps the key of each quantity to its
     displayed name (default: the key). Raises `ConfigError` if there is no curve.
     """
     shown = [(panel, one) for panel in panels for one in panel["series"]]

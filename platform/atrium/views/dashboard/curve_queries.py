@@ -210,7 +210,7 @@ def _curve(recorded: _Recorded, metric: str, request: CurveRequest) -> Curve | N
 def _points(recorded: _Recorded, metric: str, num_points: int) -> Curve | None:
     """Return a run's points of a scatter plot, or None if there are no points.
 
-    The points belong to evenly spaced steps and are not sorted by x.
+    At most `num_points` points are returned (0 means all), at evenly spaced steps. They are not sorted by x.
     """
     steps, x, y = recorded.columns.get("step"), recorded.x, recorded.columns.get(metric)
     if steps is None or x is None:
@@ -258,10 +258,10 @@ def _grid(found: Collection[GroupCurve], request: CurveRequest) -> Floats | None
 
 
 def _extremes(x: Floats, found: Collection[GroupCurve], num: int) -> Floats:
-    """Return at most `num` of the x-values, such that the extremes of the curves are kept.
+    """Return at most `num` of the x-values, chosen so that the extremes of the curves are kept.
 
     The x-values are split into num / 2 equal parts. In each part, the positions of the largest and the
-    smallest value of any curve are kept. If there are more than `_MOST_SEARCHED` curves, the x-values are
+    smallest value among all curves are kept. If there are more than `_MOST_SEARCHED` curves, the x-values are
     evenly spaced instead.
     """
     if len(x) <= num or len(found) > _MOST_SEARCHED:
