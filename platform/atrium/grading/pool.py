@@ -172,7 +172,10 @@ def _done(verdict: Verdict) -> Future[Verdict]:
 
 
 def _origin(verifier: Verifier) -> dict[str, object]:
-    """Return the location of the verifier's class, and its settings, so that a worker can load it."""
+    """Return the verifier's settings and the location of its class, from which a worker can load it.
+
+    Raises `ConfigError` if the class is declared in `__main__`.
+    """
     kind = type(verifier)
     file = getattr(sys.modules[kind.__module__], "__file__", None)
     if kind.__module__ == "__main__":
@@ -190,7 +193,7 @@ def _origin(verifier: Verifier) -> dict[str, object]:
 
 
 def _found(verifier: Verifier, text: str) -> str | Verdict:
-    """Return the answer in a text, or the verdict if there is none or if its extraction fails."""
+    """Return the answer in a text, or a verdict if the text has no answer or the extraction fails."""
     try:
         answer = extracted(verifier, text)
     except GraderError:

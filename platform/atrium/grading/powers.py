@@ -16,7 +16,10 @@ from atrium.grading.values import NoValueError, Number
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of a sign and powers of natural numbers, as pairs of base and exponent."""
+    """The product of a sign (1 or -1) and powers of natural numbers.
+
+    `powers` contains pairs of a base and its exponent.
+    """
 
     sign: int
     powers: tuple[tuple[int, Fraction], ...]
@@ -47,7 +50,7 @@ class Powers(Field):
         return number
 
     def magnitude(self, number: Amount) -> float:
-        """Return 0, since the magnitude of a product is unknown."""
+        """Return 0 for every number, since the magnitudes of products are not computed."""
         return 0.0
 
     def add(self, first: Amount, second: Amount) -> Amount:
@@ -82,7 +85,7 @@ class Powers(Field):
         return Product(sign, tuple((number, power * exponent) for number, power in a.powers))
 
     def root(self, radicand: Amount, index: Amount, *, is_constant: bool) -> Amount:
-        """Return the root of a positive number."""
+        """Return the root of a positive number, as a power with the exponent 1 / `index`."""
         return self.power(radicand, 1 / index if isinstance(index, Fraction) and index else index)
 
     def huge_factorial(self, number: int, step: int) -> Amount:

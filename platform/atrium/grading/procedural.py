@@ -78,7 +78,7 @@ class ReasoningGymVerifier(ExpressionVerifier):
 
 
 def installed_version() -> str:
-    """Return the version of the package. Raises `DataError` if it is not installed."""
+    """Return the installed version of reasoning-gym. Raises `DataError` if it is not installed."""
     try:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError as error:
@@ -159,7 +159,11 @@ def _generate(problem: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _at_difficulty(task: str, level: int, curricula: Mapping[str, Any], base: dict[str, int]) -> Any:  # noqa: ANN401 - untyped
-    """Return the generator's settings at the given level of the task's curriculum; levels count from 0."""
+    """Return the generator's settings at the given level of the task's curriculum; levels count from 0.
+
+    `base` contains further settings: the seed and the number of problems. Raises `DataError` if the task has
+    no levels, or if `level` is above the highest one.
+    """
     if task not in curricula:
         raise DataError(
             f"dataset.difficulty={level} cannot be used with {task}, which has no levels; remove it and "

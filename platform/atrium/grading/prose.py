@@ -112,7 +112,7 @@ def without_remark(text: str) -> str:
 
 
 def _in_digits(text: str) -> str:
-    """Convert a number in words to digits, also in `25 (twenty-five)`; return other text unchanged."""
+    """Convert a number in words to digits, and `25 (twenty-five)` to `25`; return other text unchanged."""
     both = _NUMBER_AND_WORDS.fullmatch(text) if "(" in text else None
     if both:
         digits, words = (both[1], both[2]) if both[1] else (both[4], both[3])

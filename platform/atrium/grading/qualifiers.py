@@ -184,11 +184,12 @@ def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Cond
 
 
 def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: Leaf) -> bool | None:
-    """Return whether `a + bk` and `c + dm` give the same set for all integers k and m, or None if undecided.
+    """Return whether `a + bk` and `c + dm` form the same set over all integers k and m, or None.
 
-    The comparison is undecided unless `d` equals `b` or `-b`. The sets are then the same if `c - a` is an
-    integer multiple of `b`. If (c - a) / b cannot be evaluated as a finite real number, only the multiples
-    from -12 to 12 are tried.
+    `wanted` and `given` have these forms, and `letters` are their k and m. The result is None if either is
+    not linear in its letter, or if `d` equals neither `b` nor `-b`. Otherwise, the sets are the same if `c -
+    a` is an integer multiple of `b`. If (c - a) / b cannot be evaluated as a finite real number, only the
+    multiples from -12 to 12 are tried.
     """
     first, second = (
         [substituted(tokens, letter, (number,)) for number in "012"]

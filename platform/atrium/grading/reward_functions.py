@@ -20,10 +20,11 @@ from atrium.grading.rewards import GradedGroup, Reward
 def from_trl(function: Callable[..., Any], *, kind: str | None = None, messages: bool = True) -> type[Reward]:
     """Register a TRL reward function as the reward `kind`, which defaults to the function's name.
 
-    The function is called by keyword with lists of one element per completion: `prompts`, `completions`,
-    `completion_ids`, `answer`, `solution` (also the reference answer), and the problem's metadata and
-    verifier values as columns. It returns a number or None for each completion. With `messages`, prompts and
-    completions are lists of messages, as in a conversational dataset; otherwise they are texts.
+    The function is called once per group, by keyword, with the arguments that it declares: `prompts`,
+    `completions`, `completion_ids`, `answer` and `solution` (both the reference answer), and the problem's
+    metadata and verifier values, each by its name. An argument is a list with one element per completion. The
+    function returns a number or None for each completion. With `messages`, prompts and completions are lists
+    of messages, as in a conversational dataset; otherwise they are texts.
     """
 
     def rewards(_: Reward, group: GradedGroup) -> Sequence[float | None]:
@@ -68,7 +69,7 @@ def from_verifiers(function: Callable[..., Any], *, kind: str | None = None) -> 
 
 
 def _declared(function: Callable[..., Any], rewards: Callable[..., Any], kind: str | None) -> type[Reward]:
-    """Return a reward class that calls `rewards`; error messages cite the first line of `function`.
+    """Return a reward class that calls `rewards`; error messages give the file and line of `function`.
 
     `kind` defaults to the name of `function`.
     """

@@ -1,8 +1,8 @@
 """Rewards of the completions of a group, computed from their verdicts.
 
 A reward is one class. Its settings are the section `reward` of a configuration. Calling a reward with a group
-(problem, completions and verdicts) returns a number for each completion; the result must be deterministic.
-Modules with further rewards must be imported before the configuration's classes.
+(problem, completions and verdicts) returns a number, or None to abstain, for each completion; the result must
+be deterministic. Modules with further rewards must be imported before the configuration's classes.
 
 `random` and `format` are controls: some models improve on a benchmark when trained on a reward without
 information about correctness (arXiv 2506.10947), so a reward has to show a gain over a control.
@@ -96,7 +96,8 @@ class OverlongPenalty(Section):
     """A penalty that grows over the last tokens before the length limit.
 
     With the limit L, B = `buffer_tokens` (1 <= B <= L), f = `factor`, and a completion of n tokens including
-    the stop token, the penalty is 0 for n <= L - B, -f (n - (L - B)) / B for longer ones, and -f for n >= L.
+    the stop token, the penalty is 0 for n <= L - B, -f (n - (L - B)) / B for L - B < n < L, and -f for n >=
+    L.
 
     Source: DAPO, arXiv 2503.14476, equation 13 (soft overlong punishment), where f is 1.
     """
@@ -107,7 +108,7 @@ class OverlongPenalty(Section):
     """Size of the penalty at the limit."""
 
     def __call__(self, num_tokens: int, max_tokens: int) -> float:
-        """Return the penalty, in [-factor, 0], for a completion of `num_tokens` tokens."""
+        """Return the penalty, in [-factor, 0], for `num_tokens` tokens with the limit `max_tokens`."""
         num_over = num_tokens - (max_tokens - self.buffer_tokens)
         share = min(max(num_over, 0), self.buffer_tokens) / self.buffer_tokens
         return -self.factor * share if share > 0 else 0.0
@@ -117,8 +118,9 @@ class CorrectnessReward(Reward):
     """A reward with a value for each kind of verdict, and an optional length penalty.
 
     An answer whose grading timed out or crashed has the value of an incorrect answer; the share of such
-    answers is a metric of the run. With `require_stop`, a correct answer in a truncated completion counts as
-    incorrect. The penalty is added to the value in all cases.
+    answers is a metric of the run. With `partial`, the value of an incorrect answer rises from `incorrect`
+    toward `correct` in proportion to its partial score. With `require_stop`, any answer in a truncated
+    completion has the value `incorrect`. The penalty is added to the value in all cases.
     """
 
     kind: Literal["correctness"] = "correctness"

@@ -1,6 +1,7 @@
 """Combination of several rewards, each with a name and a weight, into a weighted sum.
 
-`SeveralReward` is declared after all other rewards, including plugins, since any of them may be a part of it.
+`SeveralReward` is declared after all other rewards, including those of plugins, since any may be a part of
+it.
 """
 
 from __future__ import annotations
@@ -91,9 +92,9 @@ def weighted_sum(parts: NamedRewards) -> float | None:
 def rewards_of(
     reward: RewardFunction, group: GradedGroup
 ) -> tuple[Sequence[float | None], Sequence[NamedRewards]]:
-    """Return the rewards [G] of a group, and a list [G] with the named rewards that each of them combines.
+    """Return the rewards [G] of a group, and a list [G] of mappings from names to (reward, weight).
 
-    The named rewards are empty unless `reward` is a `SeveralReward`.
+    The mappings contain the parts of a `SeveralReward`, and are empty for any other reward.
     """
     if isinstance(reward, SeveralReward):
         named = reward.by_name(group)

@@ -45,7 +45,7 @@ class Elements:
 
     @property
     def is_bare(self) -> bool:
-        """Whether the order of the elements is ignored: in a list without brackets, and in a set."""
+        """Whether the elements form a set or a list without brackets, so that their order is ignored."""
         return self.brackets in ("", "{}")
 
     @property

@@ -5,8 +5,8 @@ worker at the deadline, replaces a dead worker, and calls back with the outcome.
 first job, and no more start than are needed. A job is a line of bytes, which this module does not interpret.
 
 The deadline of a job is measured from the moment when the job is sent to a ready worker. If the worker dies,
-the job is sent to another worker, since the first one may have been killed from outside; if a second worker
-dies after it has begun the job, the job fails.
+the job is sent to another worker, since the first one may have been killed from outside. A job fails if two
+workers have died after they began it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class _Worker:
     def receive(self, deadline: float) -> dict[str, Any]:
         """Return the worker's next message.
 
-        Raises `TimeoutError` at the deadline, and another `OSError` if the worker has died.
+        Raises `TimeoutError` at `deadline`, a time of `time.monotonic`, and another `OSError` if the worker
+        has died.
         """
         self.connection.settimeout(max(deadline - time.monotonic(), 1e-3))
         line = self._lines.readline()
@@ -147,7 +148,7 @@ class Supervisor:
             on_done(self._closed())
 
     def close(self) -> None:
-        """Stop all processes. Unfinished jobs fail, and a second call has no effect."""
+        """Stop all processes. Unfinished jobs fail. A second call has no effect."""
         self._is_closed = True
         with self._starting:
             for worker in self._workers.copy():
@@ -209,14 +210,15 @@ class Supervisor:
         return self._closed()
 
     def _own_worker(self) -> _Worker | None:
-        """Return this thread's worker, started if necessary, or None if starting it failed."""
+        """Return this thread's worker, started if necessary, or None if it could not be started."""
         self._own.worker = self._own.worker or self._start_worker()
         return self._own.worker
 
     def _start_worker(self) -> _Worker | None:
         """Start a worker and wait until it is ready.
 
-        Returns None if that failed and the caller should try again, or if the supervisor is closed.
+        Returns None if the start failed and the caller should try again, or if the supervisor is closed.
+        Raises `_NoProcessesError` after too many failed starts.
         """
         with self._starting:
             if self._is_closed:
@@ -246,9 +248,10 @@ class Supervisor:
         return worker
 
     def _lose_template(self, reason: str) -> None:
-        """Discard the template, so that the next worker starts another one.
+        """Stop the template process; the next start of a worker begins with a new one.
 
-        Raises `_NoProcessesError` after `_MAX_FAILED_STARTS` templates in a row without a ready worker.
+        Raises `_NoProcessesError` with the message `reason` if `_MAX_FAILED_STARTS` template processes in a
+        row have been lost before any of their workers was ready.
         """
         self._num_failed_starts += not self._was_ready
         self._end_template()

@@ -35,8 +35,9 @@ def numeric_value(text: str) -> complex | None:
 def equal_by_math_verify(wanted: Tokens, given: Tokens) -> bool:
     """Return whether math-verify finds two expressions equal.
 
-    Constants must also agree in more digits than math-verify compares (`_differ`). In this comparison, a
-    percentage equals no bare number. Expressions that SymPy cannot compare are unequal.
+    Constants must also agree in more digits than math-verify compares (`_differ`). A percentage and a number
+    without a percent sign are unequal here, since `settle` has already compared them. Expressions that SymPy
+    cannot compare are unequal.
     """
     from math_verify import verify as math_verify  # takes half a second, so only if it is used
 
@@ -60,7 +61,9 @@ def equal_by_math_verify(wanted: Tokens, given: Tokens) -> bool:
 def _differ(gold: list[Any], answer: list[Any], relative: float) -> bool:
     """Return whether two constants differ by more than `relative` times the larger magnitude.
 
-    Math-verify compares only six decimal places, so that 1/100! would equal 0.
+    `gold` and `answer` are lists of one parsed expression. The result is False unless both expressions are
+    constants. This check is necessary because math-verify compares only six decimal places, so that 1/100!
+    would equal 0.
     """
     sides = [side for side in (*gold, *answer) if getattr(side, "is_number", False)]
     if len(sides) < 2:
@@ -72,7 +75,7 @@ def _differ(gold: list[Any], answer: list[Any], relative: float) -> bool:
 
 
 def plainly_named(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
-    r"""Replace names with subscripts by unused letters; math-verify cannot parse `E_{1}` or `L_{\odot}`."""
+    r"""Replace subscripted names by unused letters, since math-verify cannot parse `E_{1}` or `L_{\odot}`."""
     letters = iter(sorted(_NAMES - {letter for token in (*wanted, *given) for letter in token}))
     names: dict[Tokens, str] = {}
     try:

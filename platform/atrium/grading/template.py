@@ -67,7 +67,7 @@ class Template:
         """Stop the template process and wait until it has exited.
 
         With `at_once`, the process is killed immediately. Otherwise, it is asked to kill its workers and
-        exit, and is killed after 5 seconds.
+        exit, and is killed if it still runs after 5 seconds.
         """
         with contextlib.suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)

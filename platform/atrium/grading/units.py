@@ -83,7 +83,7 @@ def changes_value(words: str, *, by_numerals: bool = True) -> bool:
 
 
 def bare_words(words: str) -> str:
-    """Drop the powers of units from words: `cm` for `cm^2`."""
+    """Drop powers, degree signs and commands from the words of a unit: `cm` for `cm^2`."""
     return _TEXT_POWER.sub("", words)
 
 
@@ -94,10 +94,11 @@ def without_unit(tokens: Tokens) -> Tokens:
 
 
 def without_symbols(tokens: Tokens, other: Tokens, *, is_gold: bool) -> Tokens:
-    """Drop a unit in plain letters, unless the answer `other` contains one of its letters.
+    """Drop a unit in italics, unless the answer `other` contains one of its letters.
 
-    A single letter is never dropped from a reference answer (`is_gold`). An answer `5 m` is 5 if the
-    reference answer is 5, and it remains `5 m` if `m` is a variable of the reference answer.
+    With `is_gold`, `tokens` are the reference answer, and a unit with a symbol of one letter is kept. An
+    answer `5 m` is 5 if the reference answer is 5, and it remains `5 m` if `m` is a variable of the reference
+    answer.
     """
     start, _ = _unit_start(tokens)
     if start == len(tokens) or not (tokens[start - 1][-1].isdigit() or tokens[start - 1] == "}"):

@@ -52,8 +52,8 @@ def differ(first: Value, second: Value) -> bool:
 def rationally_equal(first: Value, second: Value) -> bool | None:
     """Return whether two rational constants are equal, or None if either is not a rational constant.
 
-    Decimals must agree after rounding to six places, as in math-verify, and up to a relative difference of
-    1e-5, so that 0.0000001 is not 0.
+    If either contains a decimal fraction, the two must only agree after rounding to six decimal places, as in
+    math-verify, and within a relative difference of 1e-5, so that 0.0000001 is not 0.
     """
     a, b = first.number, second.number
     if not (isinstance(a, Fraction) and isinstance(b, Fraction)) or first.names or second.names:
@@ -86,8 +86,8 @@ EXACT = Tolerance()
 def close(first: Value, second: Value, tolerance: Tolerance) -> bool | None:
     """Return whether two numbers agree within a tolerance, or None if that cannot be decided.
 
-    It cannot be decided if either has letters, or if either is beyond the range of floats and not both are
-    rationals. Two rationals of which either is beyond this range are compared exactly.
+    The result is None if either value has letters. It is also None if either number exceeds the range of
+    floats, unless both are rationals: their difference is then computed exactly.
     """
     a, b = first.number, second.number
     if first.names or second.names:

@@ -68,9 +68,9 @@ class Verifier(Choice, axis=True):
     def of_problem(self, judged_by: Mapping[str, Any]) -> Verifier:
         """Return the verifier adapted to a problem; by default this verifier.
 
-        `judged_by` contains the problem's metadata and its `fields.verifier` values, as the file contains
-        them. Raises `DataError` for a value that the verifier cannot use; the error ends the run before
-        training.
+        `judged_by` contains the problem's metadata and its `fields.verifier` values, unchanged from the
+        dataset's file. Raises `DataError` for a value that the verifier cannot use; the error ends the run
+        before training.
         """
         return self
 
@@ -135,7 +135,7 @@ class ExpressionVerifier(PlacedVerifier):
     def restate(self, gold: str) -> str:
         """Return an equal expression in another notation (see `soundness`).
 
-        With `answer=last_number`, only the notation of a number changes: it gets another decimal place.
+        With `answer=last_number`, the reference answer only gets another decimal place: `12` becomes `12.0`.
         """
         if self.answer != "last_number":
             return restated(gold)
@@ -176,10 +176,11 @@ class ToleranceVerifier(ExpressionVerifier):
     for none."""
 
     def of_problem(self, judged_by: Mapping[str, Any]) -> ToleranceVerifier:
-        """Return the verifier with the problem's own absolute tolerance.
+        """Return the verifier with the problem's own absolute tolerance, or this one if there is none.
 
-        If the problem has several tolerances, separated by commas, the smallest one applies to all answers.
-        Raises `DataError` if a tolerance is not a number, or if the smallest one is not between 0 and 1e9.
+        The setting `tolerance_from` names the value in `judged_by` that contains the tolerance. If the
+        problem has several tolerances, separated by commas, the smallest one applies to all answers. Raises
+        `DataError` if a tolerance is not a number, or if the smallest one is not between 0 and 1e9.
         """
         own = judged_by.get(self.tolerance_from) if self.tolerance_from else None
         if own is None:
@@ -238,7 +239,7 @@ class NumericVerifier(ExpressionVerifier):
     def settle(self, gold: str, answer: str) -> Finding | None:
         """Decide whether two numbers differ by at most the tolerance.
 
-        Returns None if either has no simple value.
+        Returns None if the value of either cannot be computed without math-verify.
         """
         if len(gold) > MAX_ANSWER_CHARS or len(answer) > MAX_ANSWER_CHARS:
             return Finding(False, "too long for a number")
@@ -286,7 +287,7 @@ def extracted(verifier: Verifier, text: str) -> str | None:
 
 
 def place_of(error: Exception, verifier: Verifier | None) -> str:
-    """Describe in one line an error that was raised while answers were compared.
+    """Describe in one line an error that was raised while answers were extracted or compared.
 
     If a user-defined verifier raised the error, the line names the file, the line and the function.
     """
@@ -299,7 +300,7 @@ def place_of(error: Exception, verifier: Verifier | None) -> str:
 
 
 def _as_numbers(gold: str, answer: str, tolerance: Tolerance, otherwise: Finding) -> Finding:
-    """Compare two expressions by their values in math-verify, for worker processes only.
+    """Compare two expressions by the values that math-verify finds for them. Only workers call this.
 
     Returns `otherwise` if either has no value.
     """

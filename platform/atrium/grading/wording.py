@@ -1,4 +1,4 @@
-r"""Conversion of sets of real numbers in words to symbols.
+r"""Conversion of sets of real numbers from words to symbols.
 
 `\text{all reals except } 4` becomes `\mathbb{R} \setminus \{4\}`. An answer remains unchanged if a word is
 unknown, or if the answer is not a set of numbers.
@@ -47,7 +47,7 @@ _ATOM = re.compile(r"[A-Za-z]+|[0-9]+(?:\.[0-9]+)?|\S")
 
 
 def in_symbols(tokens: Tokens) -> Tokens:
-    """Convert a set of real numbers in words to symbols; return any other tokens unchanged."""
+    """Convert a set of real numbers from words to symbols; return any other tokens unchanged."""
     if not any(is_text(token) or (len(token) > 2 and token.isalpha()) for token in tokens):
         return tokens
     atoms = [
@@ -95,7 +95,10 @@ def _symbols(atoms: list[str]) -> Tokens | None:
 
 
 def _of_reals(rest: Tokens) -> Tokens | None:
-    """Return the set of real numbers with the property `rest`: `x > 2`, `except 4`, `greater than 2`."""
+    """Return the set of real numbers with the property `rest`, or None if `rest` is not a known property.
+
+    Words in `rest` have already been replaced by symbols, such as `> 2` for `greater than 2`.
+    """
     is_named = bool(rest) and len(rest[0]) == 1 and rest[0].isalpha()
     name, rest = rest[: int(is_named)], rest[int(is_named) :]
     if not rest:

@@ -117,7 +117,7 @@ def _serve(descriptor: int, *, memory_limit_mb: int, timeout_s: float) -> None:
 
 
 def _limit_cpu(seconds: float) -> None:
-    """Limit the CPU time, so that the system kills this process if the caller is gone at the deadline."""
+    """Limit this process to `seconds` more of CPU time, so that it ends even if the caller has died."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     soft = math.ceil(time.process_time() + seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard < 0 else min(soft, hard), hard))
@@ -156,7 +156,11 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _verifier(origin: str) -> Verifier:
-    """Load the verifier that the caller described, by its module's name or from the module's file."""
+    """Load the verifier that the JSON text `origin` describes.
+
+    Its module is imported by name if possible, else from its file. Raises `ImportError` if the file has
+    changed since the caller loaded it.
+    """
     wanted = json.loads(origin)
     name = wanted["module"]
     if name not in sys.modules and importlib.util.find_spec(name) is None:
