@@ -60,7 +60,7 @@ def test_a_run_trains_on_a_hub_dataset_and_records_its_commit(hub, train, tmp_pa
     ("overrides", "message"),
     [
         (["dataset.expected_num_rows=64"], "must have 64 rows, got 63"),
-        (["dataset.files=[training.jsonl]"], "is not on the Hub"),
+        (["dataset.files=[training.jsonl]"], "the Hub has no such file"),
         pytest.param(
             ["dataset.fields.question=[prompt]"],
             "no row has a field for the question",
