@@ -17,7 +17,7 @@ from atrium.config.schema import BranchConfig
 from atrium.runs.run_folder import RunFolder
 from atrium.train.update.forward import PolicyForward
 
-PADS = "updates compute padded rows (compute.packing=auto): PhimoeAttention masks more than later tokens"
+PADS = "updates compute padded rows (compute.packing=auto): PhimoeAttention masks not only later tokens"
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_a_run_that_is_asked_to_stop_does_so_after_its_step_with_a_checkpoint(
     handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patched:
         patched.setattr(RunFolderWriter, "step", log_and_ask)
-        with pytest.raises(Interrupted, match="stopped after step 1 of 4; its checkpoint is saved"):
+        with pytest.raises(Interrupted, match="stopped after step 1 of 4 with a checkpoint"):
             runs.train(*FULL, f"experiment_name={experiment}", "checkpoint.every_num_steps=3")
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
     folder = runs.only(experiment)

@@ -202,7 +202,7 @@ def test_a_problem_whose_tolerance_is_no_number_is_named_at_load(load, sums, tmp
     file = _write(tmp_path / "near.jsonl", rows)
     own = ("grader={kind: math_tolerance, tolerance_from: error}", "fields.metadata={error: error}")
     with pytest.raises(
-        DataError, match="near: problem e cannot be used: the field error of a problem must be a number"
+        DataError, match="near: problem e cannot be used: a problem's field 'error' must be a number"
     ):
         load(*_file(sums), *_file(file, *own, "name=near", group="benchmark"))
 

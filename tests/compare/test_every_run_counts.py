@@ -224,7 +224,7 @@ def test_failed_starts_and_archived_runs_are_not_missing(study):
 def test_leave_out_needs_the_name_of_one_run_and_a_reason(study, capsys):
     run = study("grpo", 0, 1)
     study("atr", 0, 1)
-    with pytest.raises(ConfigError, match="--leave-out nothing matches none of the compared runs"):
+    with pytest.raises(ConfigError, match="--leave-out 'nothing' matches none of the compared runs"):
         study.compare(leave_out={"nothing": "why"})
     assert main(["compare", "study", "--runs-dir", str(run.path.parents[1]), "--leave-out", "x="]) == 2
     assert "--leave-out: expected RUN=REASON" in capsys.readouterr().err

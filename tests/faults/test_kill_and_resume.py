@@ -251,7 +251,7 @@ def test_a_request_to_stop_ends_the_run_after_its_step_with_a_checkpoint(runs_di
     code, said = process.end()
     assert code == 130
     assert said.count("\n") == 1
-    assert "its checkpoint is saved" in said
+    assert "with a checkpoint; continue with --resume" in said
     status = read_status(process.folder.status_file)
     assert status.state == RunState.INTERRUPTED
     records = read_json_lines(process.folder.metrics_file).records

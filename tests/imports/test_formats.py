@@ -137,7 +137,7 @@ def test_trainer_logs_without_a_method_and_several_rewards_are_refused(tmp_path,
     rows = [{"step": 1, "prompt": "p", "completion": "c", "advantage": 0.0, "good": 1.0, "short": 0.0}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "c.parquet")
     code, printed = imported("c.parquet", "--experiment", "e", "--method", "m")
-    assert (code, "--map score=REWARD must name a reward of the file, which has good, short" in printed) == (
+    assert (code, "give --map score=REWARD with one of the file's rewards: good, short" in printed) == (
         2,
         True,
     )

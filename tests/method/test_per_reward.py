@@ -208,5 +208,5 @@ def test_wrong_rewards_are_named():
         of_method(method, rewards, {"form": float("inf")}, mask_BT)
     with pytest.raises(ValueError, match="rewards\\['form'\\] must have shape"):
         of_method(method, {**rewards, "form": np.zeros(3)}, {}, mask_BT)
-    with pytest.raises(ConfigError, match="does not provide several rewards"):
+    with pytest.raises(ConfigError, match="requires several rewards"):
         atrium.peers.trainers.VERL.check(method.method)

@@ -29,7 +29,7 @@ def split_step(run: str) -> tuple[str, int | None]:
         return run, None
     if not (name and step.isascii() and step.isdigit() and int(step)):
         raise ConfigError(
-            f"resume={run}: expected RUN, or RUN@STEP with the step of a checkpoint, at least 1"
+            f"resume={run}: expected RUN, or RUN@STEP, where STEP is a checkpoint's step, at least 1"
         )
     return name, int(step)
 

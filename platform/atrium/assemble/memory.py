@@ -207,8 +207,9 @@ def judge(
 ) -> tuple[RunConfig, FittedPlan]:
     """Return the configuration from `settled`, and its memory plan.
 
-    The plan includes changes of settings that would make the run fit. A run fits if no phase needs more than
-    90 % of `num_bytes` (`USABLE_FRAC`). Takes the same arguments and raises the same errors as `settled`.
+    The plan also lists changes to settings that would make the run fit, if there are any. A run fits if no
+    phase needs more than 90 % of `num_bytes` (`USABLE_FRAC`). Takes the same arguments and raises the same
+    errors as `settled`.
     """
     of_gpu = num_bytes if config.compute.device == "cuda" else None
     room = math.inf if num_bytes is None else USABLE_FRAC * num_bytes

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from atrium.base.errors import RunFolderError, reason_of
+from atrium.base.errors import RunFolderError, reason_of, remedy_of
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -94,6 +94,5 @@ def explained(action: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFolderError(
-            f"cannot {action} {path}: {reason_of(error)}; free disk space or check permissions, or choose "
-            "another runs_dir"
+            f"cannot {action} {path}: {reason_of(error)}; {remedy_of(error)}, or choose another runs_dir"
         ) from error

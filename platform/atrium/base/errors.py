@@ -6,6 +6,7 @@ in Atrium and keeps its traceback.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 
@@ -23,6 +24,15 @@ def reason_of(error: BaseException) -> str:
     """
     text = getattr(error, "strerror", None) or str(error)
     return " ".join(text.split())[:300].rstrip(".") or type(error).__name__
+
+
+def remedy_of(error: OSError) -> str:
+    """Return what to do about a file that could not be read or written."""
+    return (
+        "free disk space"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT)
+        else "check the path and its permissions"
+    )
 
 
 class AtriumError(Exception):

@@ -92,8 +92,8 @@ def _requested(folders: Sequence[RunFolder], leave_out: Mapping[str, str]) -> di
         fitting = [folder.name for folder in folders if folder.name.endswith(wanted)]
         if len(fitting) != 1:
             raise ConfigError(
-                f"--leave-out {wanted} matches {len(fitting) or 'none'} of the compared runs; give the full "
-                "name of one run"
+                f"--leave-out '{wanted}' matches {len(fitting) or 'none'} of the compared runs; give the "
+                "full name of one run"
             )
         found[fitting[0]] = reason
     return found

@@ -218,7 +218,10 @@ def between(confounds: Sequence[Recorded], one: str, other: str) -> list[Recorde
 
 
 def with_words(confounds: Sequence[Recorded], one: str, other: str) -> str:
-    """Return the clause `, with learning rates 3e-4 and 1e-3,` on the confounds of two arms, or ""."""
+    """Return a clause that names the confounds of two arms, or an empty text if there are none.
+
+    An example is `, with learning rates 3e-4 and 1e-3,`.
+    """
     quoted = [confound.quoted(one, other) for confound in between(confounds, one, other)]
     if not quoted:
         return ""

@@ -18,6 +18,7 @@ DISCRIMINATORS = ("kind", "engine")
 LOCAL = "local"
 """Folder in `conf` for the settings of one machine, in `default.yaml`; not shipped, applied automatically."""
 _PACKAGE = Path(__file__).parents[1]
+_UNNAMED = ' in "<unicode string>",'
 _MAX_YAML_BYTES, _MAX_NODES, _MAX_DEPTH = 4 << 20, 50_000, 100
 
 
@@ -99,7 +100,9 @@ def read_yaml(path: Path, said: str) -> object:
     try:
         return parse_yaml(read_plain(path, _MAX_YAML_BYTES).decode())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{said}: the file cannot be read as YAML: {reason_of(error)}") from error
+        raise ConfigError(
+            f"{said}: the file cannot be read as YAML: {reason_of(error).replace(_UNNAMED, ' at')}"
+        ) from error
 
 
 def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever the text holds

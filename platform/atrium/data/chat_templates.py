@@ -1,4 +1,6 @@
-"""Rendering of chat templates, which are untrusted code and run with limits on their length and work.
+"""Rendering of chat templates.
+
+They are untrusted code, so their length and number of executed lines are limited.
 
 A conversation with a given date yields the same prompt in every process: the template receives this date
 instead of the current one, and a template that draws random numbers is refused.

@@ -159,7 +159,7 @@ def _check_numbers(
     if short:
         least = min(short, key=lambda prompt: len(found[prompt]))
         raise DataError(
-            f"{len(short)} of {len(found)} problems have fewer than {num_needed} stored completions, the "
-            f"number for a group (such as {asked[least].problem_id!r} with {len(found[least])}); lower "
+            f"a group needs {num_needed} stored completions, but {len(short)} of {len(found)} problems have "
+            f"fewer: {asked[least].problem_id!r}, for example, has {len(found[least])}; lower "
             "rollout.group_size or rollout.stored_frac, or remove these problems"
         )

@@ -135,7 +135,7 @@ def check_fp8_cache(head_size: int) -> None:
     if get_cpu_capability() != "AVX512" or head_size % 32 != 0:
         raise ConfigError(
             "rollout.kv_cache_dtype=fp8 on a CPU requires AVX-512 and a head_dim that is a multiple of 32, "
-            f"got {get_cpu_capability()} and {head_size}; use auto"
+            f"got {get_cpu_capability()} and head_dim={head_size}; use auto"
         )
 
 

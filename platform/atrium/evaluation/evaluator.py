@@ -89,11 +89,11 @@ class Draws:
 def evaluate(
     benchmark: Benchmark, draws: Draws, grader: Grader, watch: Watch = _UNWATCHED, *, step: int = 0
 ) -> BenchmarkResult:
-    """Sample `num_samples` completions of every problem, grade them, and compute the estimates.
+    """Sample completions of every problem of a benchmark, grade them, and compute the estimates.
 
     The samples in the result are sorted by problem and sample index. `watch` contains callbacks, and the
-    samples of problems that are already finished, which are not sampled again. `step` is the training step of
-    the policy. Raises `EngineError` if the engine does not return each sample exactly once.
+    samples of finished problems; these problems are not sampled again. `step` is the training step of the
+    policy. Raises `EngineError` if the engine does not return each sample exactly once.
     """
     work = Collection(
         problems=benchmark.problems,

@@ -1,10 +1,10 @@
-r"""Arithmetic of expressions, which is exact for rationals and inexact for all other numbers.
+"""Arithmetic of expressions, which is exact for rationals and inexact for all other numbers.
 
 `Field` and `Precise` represent rationals of moderate size exactly. `Field` represents all other numbers by
 floats, which are fast and distinguish most numbers. `Precise` represents them by mpmath numbers of any
 precision, for numbers that floats cannot distinguish. Both classes treat real powers and roots the same way:
 
-- an odd root of a negative number is negative; a fractional power of a negative number has no value;
+- an odd root of a negative number is negative; a negative number with a fractional exponent has no value;
 - the square root of a negative constant is imaginary; other even roots of negative numbers have no value.
 """
 

@@ -91,7 +91,7 @@ def compare_by_convention(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | N
 
 
 def time_of_day(tokens: Tokens) -> tuple[int, str] | None:
-    """Return the time of day that tokens denote as minutes and a mark, or None for other tokens.
+    """Return the time of day denoted by the tokens, as minutes and a mark, or None for other tokens.
 
     The mark is `am`, `pm`, or empty. The minutes do not depend on the mark: 1:30 pm gives 90 and `pm`.
     """

@@ -233,7 +233,7 @@ class RandomReward(Reward):
     """Probability of a reward of 1; otherwise it is 0."""
 
     def __call__(self, group: GradedGroup) -> list[float]:
-        """Return 1 for each completion with the probability `probability`, else 0."""
+        """Return, for each completion, 1 with probability `probability` and 0 otherwise."""
         places = range(len(group.completions))
         key = group.seed, "random_reward", group.problem.problem_id
         draws = [derive_seed(*key, sample_index, group.step) for sample_index in places]

@@ -50,7 +50,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """The reason why the supervisor cannot run any further job."""
+    """The reason why the supervisor can run no more jobs."""
 
     reason: str
 

@@ -191,8 +191,8 @@ class ToleranceVerifier(ExpressionVerifier):
             tolerance = -1.0
         if not 0.0 <= tolerance <= 1e9:
             raise DataError(
-                f"the field {self.tolerance_from} of a problem must be a number between 0 and 1e9, or "
-                f"several of them separated by commas, got {own!r}"
+                f"a problem's field '{self.tolerance_from}' must be a number between 0 and 1e9, or several "
+                f"such numbers separated by commas, got {own!r}"
             )
         return self.model_copy(update={"absolute_tolerance": tolerance})
 

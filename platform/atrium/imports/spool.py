@@ -171,7 +171,7 @@ class Spool:
         if fewest[0] != most[0] and not incomplete:
             raise DataError(
                 f"{_words(part)}: problem {most[1][:60]!r} has {most[0]} answers, but "
-                f"{fewest[1][:60]!r} has {fewest[0]}; use --incomplete to keep the first {fewest[0]} of each"
+                f"{fewest[1][:60]!r} has {fewest[0]}; use --incomplete to limit each problem to {fewest[0]}"
             )
         if fewest[0] != most[0]:
             self._database.execute(_KEEP_FIRST, (part.number, fewest[0]))

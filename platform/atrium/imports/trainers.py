@@ -38,8 +38,8 @@ def read_trl_completions(path: Path, first: Row, stated: Stated) -> Source:
     reward = stated.columns.get("score") or (rewards[0] if len(rewards) == 1 else "")
     if reward not in first:
         raise ConfigError(
-            f"{path}: --map score=REWARD must name a reward of the file, which has "
-            f"{', '.join(rewards) or 'no rewards'}"
+            f"{path}: give --map score=REWARD with one of the file's rewards: "
+            f"{', '.join(rewards) or 'it has none'}"
         )
     method = stated_method(path, stated)
     answers = (

@@ -251,8 +251,8 @@ def agreed_folder(meeting: Meeting, make: Callable[[], Path], fingerprint: str) 
         raise ConfigError("the first node could not start the run; check its output")
     if store.get("atrium/fingerprint").decode() != fingerprint:
         raise ConfigError(
-            "the settings or GPUs of this node differ from those of the first node; run the same command on nodes "
-            "of the same kind"
+            "the settings or GPUs of this node differ from those of the first node; run the same command "
+            "on nodes of the same kind"
         )
     if not Path(found).is_dir():
         raise ConfigError(

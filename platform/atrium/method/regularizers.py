@@ -182,7 +182,7 @@ class KLPenalty(Section):
 
 
 class EntropyBonus(Section):
-    """coefficient x the policy's entropy, added to the objective.
+    """The policy's entropy times `coefficient`, added to the objective.
 
     With `target`, the coefficient adapts (Skywork-OR1, arXiv 2505.22312). After each training step, it
     increases by `step` if the mean entropy is at most the target. Otherwise it decreases by `step`, but not

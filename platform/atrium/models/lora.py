@@ -27,6 +27,7 @@ from atrium.base.errors import CheckpointError, reason_of
 from atrium.models.settings import LoraSettings
 from atrium.models.shape import chosen_maps
 from atrium.models.shards import full_tensor, sharded_like
+from atrium.models.sources import first_of
 
 ADAPTER_FOLDER = "adapter"
 """Folder of a saved policy with its adapters, in peft's format."""
@@ -175,8 +176,8 @@ def read_adapter(model: PreTrainedModel, folder: Path) -> None:
     )
     if misfits:
         raise CheckpointError(
-            f"the adapters in {folder} do not fit model.lora: tensors differ ({len(misfits)}, beginning with "
-            f"{misfits[0]}); use the settings that they were trained with"
+            f"the adapters in {folder} do not fit model.lora, which gives other tensors "
+            f"({first_of(misfits)}); use the settings that they were trained with"
         )
     with torch.no_grad():
         for name, value in own.items():

@@ -27,7 +27,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from atrium.base.errors import CheckpointError, ConfigError
 from atrium.models.context import Context
 from atrium.models.lora import ADAPTER_FOLDER, has_lora, host_weights, merged_weights, write_adapter
-from atrium.models.sources import buildable, locate, quiet, readable
+from atrium.models.sources import buildable, first_of, locate, quiet, readable
 
 _UNBOUNDED = 1 << 20
 """Context in tokens of models that compute rows of any length."""
@@ -109,16 +109,16 @@ def load_policy(
     misfits = sorted(report["missing_keys"]) + sorted(key[0] for key in report["mismatched_keys"])
     if misfits:
         raise CheckpointError(
-            f"the weights in '{location}' do not fit its config.json: tensors are missing or have another "
-            f"shape ({len(misfits)}, beginning with {misfits[0]}); load a complete copy"
+            f"the weights in '{location}' do not fit its config.json (missing or of another shape: "
+            f"{first_of(misfits)}); load a complete copy"
         )
     model = model.to(device)
     broken = [name for name, value in model.named_parameters() if not value.isfinite().all()]
     if broken:
         raise CheckpointError(
-            f"the weights in '{location}' must be finite, but tensors contain NaN or infinity "
-            f"({len(broken)}, beginning with {broken[0]}); load another copy, or start a new run from an "
-            "earlier step with `atrium train --resume RUN@STEP optimizer.learning_rate=LR`"
+            f"the weights in '{location}' must be finite, but there is NaN or infinity in "
+            f"{first_of(broken)}; load another copy, or start a new run from an earlier "
+            "step with `atrium train --resume RUN@STEP optimizer.learning_rate=LR`"
         )
     return _policy(model.eval(), tokenizer, str(location))
 

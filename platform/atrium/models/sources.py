@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -115,14 +115,19 @@ def _explain(location: str, error: BaseException) -> AtriumError:
             "Atrium never runs; choose a model whose architecture transformers knows"
         )
     return CheckpointError(
-        f"cannot load the model '{location}': {one_line(error)}; its files are damaged, incomplete or "
-        "not those of a causal language model"
+        f"cannot load the model '{location}': {one_line(error)}; its files may be damaged or "
+        "incomplete, or the installed version of transformers does not support it"
     )
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Return the first name, and how many more there are, as text for a message."""
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def one_line(error: BaseException) -> str:
     """Return an error's type and the beginning of its message, on one line."""
-    message = textwrap.shorten(str(error), width=200, placeholder=" ...").rstrip(".:")
+    message = textwrap.shorten(str(error), width=200, placeholder=" …").rstrip(".:")
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

@@ -72,10 +72,10 @@ class Trainer:
     def check(self, method: Method) -> None:
         """Raise `ConfigError` if the trainer cannot run the method; the message lists the missing inputs."""
         if lacking := self.lacks(method):
+            what = " and ".join(WANTS[key] for key in lacking)
             raise ConfigError(
-                f"{method.algorithm.name} cannot run in {self.name}, which does not provide "
-                f"{' nor '.join(WANTS[key] for key in lacking)}; docs/methods.md lists the trainers of "
-                "each method"
+                f"{method.algorithm.name} cannot run in {self.name}, since it requires {what}; "
+                "docs/methods.md lists the trainers of each method"
             )
 
 

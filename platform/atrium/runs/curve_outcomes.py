@@ -63,7 +63,7 @@ class Area(CurveOutcome):
         return self
 
     def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:
-        """Return the mean, or None if the metric is missing at one of the steps."""
+        """Return the mean, or None if the metric is missing at one of the steps `start` to `until`."""
         span_N = (step_N >= self.start) & (step_N <= self.until) & np.isfinite(value_N)
         is_whole = int(span_N.sum()) == self.until - self.start + 1
         return float(value_N[span_N].mean()) if is_whole else None
@@ -155,7 +155,7 @@ class Fall(CurveOutcome):
         return self
 
     def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:
-        """Return the drop, or None if the metric is missing at one of the steps."""
+        """Return the drop, or None if the metric is missing at one of the steps 1 to `until`."""
         value_N = value_N[(step_N <= self.until) & np.isfinite(value_N)]
         if len(value_N) != self.until:
             return None

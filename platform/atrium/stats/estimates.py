@@ -203,10 +203,10 @@ class _Margin:
 
 
 def _bound_of_run(is_in_run: NDArray[np.bool_], num_trials: int, tail: float) -> float:
-    """Return a bound on the error that the problems marked by `is_in_run` cause in the mean over problems.
+    """Return a bound on the error that unobserved variation at the marked problems causes in the mean.
 
-    These are the problems whose trials all succeeded, or those whose trials all failed. The bound is
-    binomial, with `num_trials` trials per problem. `tail` is the probability that the error exceeds it.
+    `is_in_run` marks the problems whose trials all succeeded, or those whose trials all failed. The bound is
+    binomial, with `num_trials` trials per problem. The error exceeds it with a probability of at most `tail`.
     """
     num = int(np.count_nonzero(is_in_run))
     return num / len(is_in_run) * (1.0 - tail ** (1.0 / (num * num_trials))) if num else 0.0

@@ -183,8 +183,8 @@ class _Pending:
     """A batch that `sampler` samples in a separate thread.
 
     `cursor` returns the position of the batch's first problem in the stream, and may wait for the previous
-    batch. `before` contains pairs of a trained parameter and a copy of its value under the weights that
-    sample the batch.
+    batch. `before` pairs each trained parameter with a copy of its value in the weights that sample the
+    batch.
     """
 
     collector: RolloutCollector

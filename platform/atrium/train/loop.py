@@ -58,7 +58,7 @@ def train(run: Training, state: TrainingState) -> TrainingState:
             if stopping and state.step < num_steps:
                 run.checkpoints.finish()
                 raise Interrupted(
-                    f"stopped after step {state.step} of {num_steps}; its checkpoint is saved, "
+                    f"stopped after step {state.step} of {num_steps} with a checkpoint; "
                     "continue with --resume"
                 )
     run.checkpoints.finish()

@@ -231,7 +231,7 @@ class ServerPool:
         server.num_lost += 1
         said = f"{server.name} is lost: {why} ({server.log})"
         if server.num_lost > _MAX_LOST:
-            self.fail(f"{said}, for the {server.num_lost}th time without a completion in between")
+            self.fail(f"{said}; it was lost {server.num_lost} times in a row without a completion")
             return
         remedy = "it is restarted" if server.process is not None else self._waits
         self.log(f"{said}; {remedy}, and its requests are sent again")

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from atrium.base.atomic import sync_folder
-from atrium.base.errors import CheckpointError, reason_of
+from atrium.base.errors import CheckpointError, reason_of, remedy_of
 from atrium.method.objective import ObjectiveState
 from atrium.train.checkpoint.checkpoint_files import (
     DIGESTS,
@@ -140,8 +140,9 @@ class CheckpointStore:
             # The tokenizer's library raises a plain Exception for a full disk.
             if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
                 raise
+            remedy = remedy_of(error) if isinstance(error, OSError) else "free disk space"
             raise CheckpointError(
-                f"checkpoint {path} cannot be written: {reason_of(error)}; free disk space or choose another "
+                f"checkpoint {path} cannot be written: {reason_of(error)}; {remedy} or choose another "
                 "runs_dir, then resume from the last checkpoint"
             ) from error
         self._prune(path, state.best_step)

@@ -54,8 +54,8 @@ def check_files(folder: Path, *, below: str = "", digests: bool = True) -> None:
     """Raise `CheckpointError` for the first file that has changed or is missing.
 
     The sizes of all files are compared with those in `state.json`, and digests with those in `SHA256SUMS`.
-    Digests are compared only for files whose paths start with `below`, and for no file without `digests`.
-    Additional files are ignored.
+    Digests are compared only for files whose paths start with `below`; if `digests` is False, none are
+    compared. Additional files are ignored.
     """
     state = read_state(folder)
     with _damage_named(folder):

@@ -29,8 +29,8 @@ class CompiledBlocks:
         missing = missing_compilers(model.device.type) if backend == "inductor" else []
         if missing:
             raise ConfigError(
-                f"compute.compile=true requires {' and '.join(missing)}; install the missing parts, or "
-                "set compute.compile=false"
+                f"compute.compile=true requires {' and '.join(missing)}, not found on this "
+                "machine; install what is missing, or set compute.compile=false"
             )
         self._calls = [torch.compile(block.forward, dynamic=True, backend=backend) for block in self._blocks]
 

@@ -161,7 +161,7 @@ def attention_obstacle(
     if packing is None:
         return f"{name} does not pass keyword arguments on to its attention"
     if attention_mask is not None:
-        return f"{name} masks more than later tokens"
+        return f"{name} masks not only later tokens"
     if others.get("is_causal") is False or getattr(module, "is_causal", True) is False:
         return f"{name} attends to later tokens"
     if value.shape[-1] != query.shape[-1] or value.shape[-2] != query.shape[-2]:
