@@ -133,7 +133,7 @@ def test_a_source_that_cannot_serve_is_said_in_one_line(runs, recorded, tmp_path
             DataError,
             "choose the dataset that the completions|none of",
         ),
-        ([f"rollout.source={recorded.name}", "rollout.group_size=5"], DataError, "fewer than 5 stored"),
+        ([f"rollout.source={recorded.name}", "rollout.group_size=5"], DataError, "a group needs 5 stored"),
         (
             [f"rollout.source={recorded.name}", "rollout.max_new_tokens=3"],
             DataError,

@@ -256,7 +256,7 @@ WRONG = {
     "ids_of_other_text": (_one(token_ids=[8, 14, 8, 1]), "do not decode to its text"),
     "nothing_at_all": (_one(completion="", finish_reason="length"), "has no tokens"),
     "too_long": (_one(completion="1" * 16), r"rollout.max_new_tokens must be at least 17, .* got 16"),
-    "too_few": (_one(), r"1 of 1 problems have fewer than 3 stored .*'p1' with 1.*rollout.stored_frac"),
+    "too_few": (_one(), r"a group needs 3 stored .* 1 of 1 problems have fewer.*'p1', .*rollout.stored_frac"),
 }
 
 

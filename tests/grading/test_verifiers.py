@@ -107,7 +107,7 @@ def test_a_problem_has_its_own_tolerance_here_and_in_a_worker():
 @pytest.mark.parametrize("error", ["wide", "-1", "nan", "1e10", "2e9,1e10", ""])
 def test_a_tolerance_that_is_none_is_refused_by_its_name(error: str):
     with pytest.raises(
-        DataError, match=f"field error of a problem must be a number between 0 and 1e9, .*, got '{error}'"
+        DataError, match=f"field 'error' must be a number between 0 and 1e9, .*, got '{error}'"
     ):
         ToleranceVerifier(tolerance_from="error").of_problem({"error": error})
 

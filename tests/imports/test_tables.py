@@ -189,7 +189,7 @@ BASE = {"method": "a", "seed": 0, "problem": "p", "sample": 0, "correct": 1}
     ("rows", "flags", "message"),
     [
         ([BASE, BASE], (), "sample 0 of problem 'p' appears twice for method a, seed 0"),
-        ([BASE, {**BASE, "problem": "q"}, {**BASE, "sample": 1}], (), "use --incomplete to keep the first 1"),
+        ([BASE, {**BASE, "problem": "q"}, {**BASE, "sample": 1}], (), "use --incomplete to limit"),
         ([{**BASE, "correct": "maybe"}], (), "row 1: the score must be true, false or a number, got 'maybe'"),
         ([{**BASE, "correct": ""}], (), "row 1: the score must be true, false or a number, got nothing"),
         ([{**BASE, "correct": "nan"}], (), "the score must be a finite number, got nan"),

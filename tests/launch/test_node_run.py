@@ -246,7 +246,7 @@ def test_nodes_agree_on_the_folder_of_the_first_and_refuse_other_settings(tmp_pa
     first, second, third = Meeting(settings), Meeting(settings), Meeting(settings)
     assert agreed_folder(first, lambda: tmp_path, "a") == tmp_path
     assert agreed_folder(second, pytest.fail, "a") == tmp_path
-    with pytest.raises(ConfigError, match="different settings"):
+    with pytest.raises(ConfigError, match="settings or GPUs of this node differ"):
         agreed_folder(third, pytest.fail, "b")
 
 

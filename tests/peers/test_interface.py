@@ -153,7 +153,7 @@ def test_a_file_of_ones_own_is_a_method(tmp_path):
         (["atr", "divergence.kind=ratio"], r"divergence\.delta is missing"),
         (["atr", "seed=1"], "unknown setting of a method"),
         (["dr_grpo"], r"algorithm\.reduction\.constant .* pass max_new_tokens"),
-        (["tr_ppo"], "does not provide the distributions over the vocabulary"),
+        (["tr_ppo"], "requires the distributions over the vocabulary"),
         (["cispo", "divergence=paper/cisp"], "unknown divergence"),
         (["nowhere.yaml"], "there is no such file"),
     ],

@@ -136,7 +136,7 @@ def test_groups_with_fewer_than_two_rewards_have_no_gradient(method, kept):
         ("atr", {"beta": 0.1}, "remove beta"),
         ("gvpo", {"steps_per_generation": 2}, "choose steps_per_generation=1"),
         ("minirl", {}, "requires the log-probabilities of both the engine and the trainer"),
-        ("dppo_top_k_kl", {}, "does not provide the distributions over the vocabulary"),
+        ("dppo_top_k_kl", {}, "requires the distributions over the vocabulary"),
         ("rpg_ufkl", {"num_iterations": 1}, "has no gradient with one update per batch"),
         ("atrr", {}, "did you mean atr?"),
     ],

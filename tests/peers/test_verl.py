@@ -109,14 +109,14 @@ def test_advantages_are_verls_own():
 @pytest.mark.parametrize(
     ("method", "mode", "said"),
     [
-        ("gvpo", "token-mean", "does not provide whole groups"),
+        ("gvpo", "token-mean", "requires whole groups"),
         (
             "dppo_binary_tv",
             "seq-mean-token-sum-norm",
             "set actor_rollout_ref.rollout.calculate_log_probs=True",
         ),
         ("grpo_kl", "seq-mean-token-mean", "set actor_rollout_ref.actor.use_kl_loss=True"),
-        ("topr", "seq-mean-token-sum", "does not provide rewards in addition to advantages"),
+        ("topr", "seq-mean-token-sum", "requires rewards in addition to advantages"),
         ("atr", "token-mean", "choose loss_agg_mode=seq-mean-token-mean"),
     ],
 )
