@@ -18,7 +18,6 @@ DISCRIMINATORS = ("kind", "engine")
 LOCAL = "local"
 """Folder in `conf` for the settings of one machine, in `default.yaml`; not shipped, applied automatically."""
 _PACKAGE = Path(__file__).parents[1]
-_UNNAMED = ' in "<unicode string>",'
 _MAX_YAML_BYTES, _MAX_NODES, _MAX_DEPTH = 4 << 20, 50_000, 100
 
 
@@ -100,9 +99,10 @@ def read_yaml(path: Path, said: str) -> object:
     try:
         return parse_yaml(read_plain(path, _MAX_YAML_BYTES).decode())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"{said}: the file cannot be read as YAML: {reason_of(error).replace(_UNNAMED, ' at')}"
-        ) from error
+        reason, mark = reason_of(error), getattr(error, "problem_mark", None)
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem and mark:
+            reason = f"{error.problem} at line {mark.line + 1}, column {mark.column + 1}"
+        raise ConfigError(f"{said}: the file cannot be read as YAML: {reason}") from error
 
 
 def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
