@@ -142,8 +142,8 @@ MAX_CODE_LINES: dict[str, int] = {
     "claim": 1_088,
     "cli": 1_739,
     "compare": 3_075,
-    "config": 2_266,
-    "data": 1_423,
+    "config": 2_270,
+    "data": 1_427,
     "document": 293,
     "engines": 2_996,
     "evaluation": 383,
@@ -159,7 +159,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "sweep": 2_922,
     "theory": 1_592,
     "train": 3_689,
-    "views": 2_950,
+    "views": 2_951,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

@@ -202,7 +202,7 @@ def test_regrading_a_run_of_an_older_grader_shows_both_versions_and_keeps_its_re
         ("{", "line 1 is not valid JSON"),
         ('{"answer": "1"}', "no field for the text"),
         ("", "contains no completions"),
-        ('{"resps": null, "target": "1"}', "resps contains no texts"),
+        ('{"resps": null, "target": "1"}', "resps contains no completions"),
         ('{"answer": "4", "completion": ["4", "5"]}', "the completion must be text"),
     ],
 )

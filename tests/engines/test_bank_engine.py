@@ -278,7 +278,7 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path, tokenizer, case
 def test_a_file_that_is_none_and_a_folder_without_files_are_said(tmp_path):
     damaged = tmp_path / "damaged.parquet"
     damaged.write_bytes(b"PAR1 and nothing more")
-    with pytest.raises(DataError, match=r"damaged\.parquet is missing or is not a valid Parquet file"):
+    with pytest.raises(DataError, match=r"damaged\.parquet is not a valid Parquet file"):
         read_stored([damaged], PROBLEMS)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="there are no Parquet files"):

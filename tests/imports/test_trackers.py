@@ -77,7 +77,7 @@ def test_a_record_of_several_blocks_is_read_whole(tmp_path, imported):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c[:6] + b"\x01" + c[7:], "has version 1 of W&B's run files, expected 0"),
+        (lambda c: c[:6] + b"\x01" + c[7:], "is a W&B run file of version 1, expected 0"),
         (lambda c: b"SQLite" + c[6:], "is not a W&B run file"),
         (lambda c: b"", "is not a W&B run file"),
         (lambda c: c[:600] + b"\x00" + c[601:], "is damaged"),

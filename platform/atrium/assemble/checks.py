@@ -118,7 +118,7 @@ def _check_runs_dir(folder: Path) -> None:
         free_mb = shutil.disk_usage(folder).free // 2**20
     except (OSError, ValueError) as error:
         raise RunFolderError(
-            f"runs_dir={folder} is not writable ({reason_of(error)}); choose another folder "
+            f"runs_dir={folder} cannot be used as a folder ({reason_of(error)}); choose another one "
             "with runs_dir=PATH"
         ) from error
     if free_mb < MIN_FREE_MB:

@@ -17,6 +17,7 @@ from atrium.base.recorded import read_object
 from atrium.base.records import Problem
 from atrium.config.tasks import ProblemSetConfig
 from atrium.data.problem_sets import ProblemSet, read_problem_set
+from atrium.document.formatting import counted
 from atrium.grading.extraction import extract_answer
 from atrium.grading.verifiers import Verifier
 
@@ -87,7 +88,7 @@ def _checked(
     kept = tuple(problem for problem in loaded.problems if problem.problem_id not in dropped)
     if not kept:
         raise DataError(
-            f"'{settings.name}': {what}, so the dataset would be empty; choose a grader that can "
+            f"'{settings.name}': {what}; no problem would remain; choose a grader that can "
             f"read these answers (grader=exact for text), set {settings.section}.fields.answer to another "
             f"field, or set {settings.section}.unreadable=keep"
         )
@@ -137,6 +138,6 @@ def _unreadable_text(unreadable: Sequence[tuple[Problem, str]]) -> str:
     )
     more = f" and {len(unreadable) - _MAX_LISTED} more" if len(unreadable) > _MAX_LISTED else ""
     return (
-        f"{len(unreadable)} references cannot be read, so the same answer in another form would be wrong: "
-        f"{listed}{more}"
+        f"{counted(len(unreadable), 'reference answer')} cannot be read, so equal answers in another form "
+        f"would not be accepted: {listed}{more}"
     )

@@ -107,8 +107,8 @@ def _of_lm_eval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[Sto
     texts = [text for request in resps for text in (request if isinstance(request, list) else [request])]
     if not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(
-            f"{place}: resps contains no texts, so the completions cannot be graded; use the samples of "
-            "a task that generates text (generate_until)"
+            f"{place}: resps contains no completions as text; use the samples of a task that generates "
+            "text (generate_until)"
         )
     doc = mapping_at(row, "doc")
     names = row.get("metrics")
@@ -130,8 +130,8 @@ def _of_lighteval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[S
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(
-            f"{place}: model_response.text contains no texts, so the completions cannot be graded; use the "
-            "details of a task that generates text"
+            f"{place}: model_response.text contains no completions; use the details file of a task that "
+            "generates text"
         )
     # For several answers, only the metric avg@n is their mean; other metrics score the best answer.
     scores = metric.items() if isinstance(metric, Mapping) else ()

@@ -165,8 +165,8 @@ def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict
         shared = set.intersection(*(set(evaluated) for evaluated in steps.values()))
         if not shared:
             raise RunFolderError(
-                f"the runs share no step after 0 with an evaluation of {benchmark}; compare the runs at "
-                "their last evaluations"
+                f"there is no step after 0 at which all of the runs were evaluated on {benchmark}; "
+                "compare the runs at their last evaluations"
             )
         return dict.fromkeys(steps, max(shared))
     costs = {run.folder.name: {step: run.cost[at][step] for step in steps[run.folder.name]} for run in runs}

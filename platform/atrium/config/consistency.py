@@ -302,7 +302,8 @@ def _check_compute(config: RunConfig) -> None:
     if config.compute.residual_dtype == "model" and not is_half:
         raise ConfigError(
             "compute.residual_dtype=model has no effect with compute.dtype=float32 or with several "
-            "processes, where the states between layers already have the model's dtype; use float32"
+            "processes, since the states between layers then have the model's dtype anyway; use "
+            "compute.residual_dtype=float32"
         )
     if config.compute.flash_attention == 3 and (
         config.compute.device != "cuda"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,10 @@ def put_typed(data: dict[str, Any], key: str, value: object) -> None:
     try:
         put(data, key, value)
     except (AttributeError, TypeError) as error:
+        parents = accumulate(key.split("."), "{}.{}".format)
+        single = next(name for name in parents if not isinstance(setting(data, name), Mapping))
         raise ConfigError(
-            f"{key}={shown(value)}: unknown key; {key.rpartition('.')[0]} is a single value, not a section"
+            f"{key}={shown(value)}: unknown key; {single} is a single value, not a section"
         ) from error
 
 

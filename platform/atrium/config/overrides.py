@@ -97,7 +97,8 @@ def _refuse_code(line: str) -> None:
     key = line.lstrip("+~").partition("=")[0]
     if re.split(r"[./@]", key)[0] == "hydra":
         raise ConfigError(
-            f"{shown(line)}: Hydra's own settings cannot be changed; use --multirun, --cfg or --help"
+            f"{shown(line)}: Hydra's own settings cannot be changed; remove it (only the flags "
+            "--multirun, --cfg and --help are available)"
         )
 
 

@@ -124,7 +124,11 @@ def encode_prompt(
             raise ConfigError(
                 f"prompt template '{template.name}' is plain text, but problem {problem.problem_id!r} has a "
                 f"turn before its question (role {problem.turns[0][0]}); choose another prompt template"
-                + (", or system=drop in the data's settings" if problem.turns[0][0] == "system" else "")
+                + (
+                    ", or set `system: drop` for the dataset or benchmark"
+                    if problem.turns[0][0] == "system"
+                    else ""
+                )
             )
         text = plain_prompt(problem.question, template)
         return np.asarray(tokenizer.encode(text), dtype=np.int32)

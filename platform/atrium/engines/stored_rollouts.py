@@ -96,10 +96,10 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             _check_types(path, file.schema_arrow, named)
             for batch in file.iter_batches(columns=list(named.values())):
                 yield from batch.select(list(named.values())).rename_columns(list(named)).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"{path} is missing or is not a valid Parquet file: {reason_of(error)}; restore the file"
-        ) from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({reason_of(error)}); restore the file") from error
+    except pa.ArrowException as error:
+        raise DataError(f"{path} is not a valid Parquet file ({reason_of(error)}); restore it") from error
 
 
 def _column(name: str, present: set[str]) -> str | None:
@@ -178,7 +178,7 @@ def _matched(
 def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredCompletion:
     text, reward = row["completion"], row.get("reward")
     if text is None:
-        raise DataError(f"{where} has no completion; remove the row, or give an empty text")
+        raise DataError(f"{where} has no completion; remove the row, or set its completion to an empty text")
     finish = row.get("finish_reason") or FinishReason.STOP.value
     if finish not in {reason.value for reason in FinishReason}:
         allowed = " or ".join(reason.value for reason in FinishReason)

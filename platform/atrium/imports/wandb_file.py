@@ -113,7 +113,7 @@ def _records(path: Path, stated: Stated) -> Iterator[bytes]:
             )
         if header[-1] != _VERSION:
             raise DataError(
-                f"{path} has version {header[-1]} of W&B's run files, expected {_VERSION}; export the "
+                f"{path} is a W&B run file of version {header[-1]}, expected {_VERSION}; export the "
                 "charts as CSV instead"
             )
         parts: list[bytes] = []

@@ -56,8 +56,8 @@ def check_anchors(algorithm: Algorithm, use: Use) -> None:
         )
     if use.behavior_logprobs == "engine":
         raise ConfigError(
-            f"{part} has no effect with compute.behavior_logprobs=engine, which uses the engine's "
-            f"log-probabilities as the trainer's; choose compute.behavior_logprobs=auto, or {remedy}"
+            f"{part} has no effect, since compute.behavior_logprobs=engine replaces the trainer's "
+            f"log-probabilities with the engine's; choose compute.behavior_logprobs=auto, or {remedy}"
         )
 
 
@@ -114,21 +114,21 @@ def _check_weight(algorithm: Algorithm) -> None:
 
 
 def _check_order(algorithm: Algorithm) -> None:
-    ratio = algorithm.ratio
+    ratio, kind = algorithm.ratio, algorithm.surrogate.kind
     if ratio.weight.order == "mean_then_clip":
         return
+    wanted = ""
     if (ratio.gate.level, ratio.weight.level) != ("token", "sequence_mean"):
+        wanted = "gate.level=token and weight.level=sequence_mean"
+        wanted += f", got {ratio.gate.level} and {ratio.weight.level}"
+    elif kind != "clip":
+        wanted = f"algorithm.surrogate.kind=clip, got {kind}"
+    elif ratio.gate.anchor != ratio.weight.anchor:
+        wanted = f"equal anchors, got {ratio.gate.anchor} and {ratio.weight.anchor}"
+    if wanted:
         raise ConfigError(
-            "algorithm.ratio.weight.order=clip_then_mean requires gate.level=token and "
-            f"weight.level=sequence_mean, got algorithm.ratio.gate.level={ratio.gate.level} and "
-            f"algorithm.ratio.weight.level={ratio.weight.level}; choose these levels or "
+            f"algorithm.ratio.weight.order=clip_then_mean requires {wanted}; change this, or choose "
             "order=mean_then_clip"
-        )
-    if algorithm.surrogate.kind != "clip" or ratio.gate.anchor != ratio.weight.anchor:
-        raise ConfigError(
-            "algorithm.ratio.weight.order=clip_then_mean requires algorithm.surrogate.kind=clip and "
-            f"equal anchors, got kind={algorithm.surrogate.kind} and anchors {ratio.gate.anchor} and "
-            f"{ratio.weight.anchor}; choose these or order=mean_then_clip"
         )
 
 
@@ -333,7 +333,7 @@ def _check_token_weight(algorithm: Algorithm, regularizer: Regularizer) -> None:
     if isinstance(weight, RandomCovarianceDrop) and weight.lower >= weight.upper:
         raise ConfigError(
             f"algorithm.token_weight.lower={weight.lower:g} must be less than "
-            f"algorithm.token_weight.upper={weight.upper:g}; choose a smaller lower"
+            f"algorithm.token_weight.upper={weight.upper:g}; lower the first or raise the second"
         )
 
 
@@ -343,7 +343,7 @@ def _check_correction(algorithm: Algorithm, use: Use) -> None:
         if isinstance(step, MaskedImportance) and step.lower >= step.upper:
             raise ConfigError(
                 f"algorithm.correction.lower={step.lower:g} must be less than "
-                f"algorithm.correction.upper={step.upper:g}; choose a smaller lower"
+                f"algorithm.correction.upper={step.upper:g}; lower the first or raise the second"
             )
         compared = step.compares
         if compared is not None and compared[0] == "current" and use.stays_at(compared[1]):

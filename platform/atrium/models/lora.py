@@ -176,8 +176,8 @@ def read_adapter(model: PreTrainedModel, folder: Path) -> None:
     )
     if misfits:
         raise CheckpointError(
-            f"the adapters in {folder} do not fit model.lora, which gives other tensors "
-            f"({first_of(misfits)}); use the settings that they were trained with"
+            f"the adapters in {folder} do not fit model.lora (missing, unexpected or of another "
+            f"shape: {first_of(misfits)}); use the settings that they were trained with"
         )
     with torch.no_grad():
         for name, value in own.items():

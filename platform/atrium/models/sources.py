@@ -112,7 +112,7 @@ def _explain(location: str, error: BaseException) -> AtriumError:
     if "trust_remote_code" in str(error):
         return ConfigError(
             f"cannot load the model '{location}': it needs code from its own repository, which "
-            "Atrium never runs; choose a model whose architecture transformers knows"
+            "Atrium never runs; choose a model that the transformers library itself implements"
         )
     return CheckpointError(
         f"cannot load the model '{location}': {one_line(error)}; its files may be damaged or "

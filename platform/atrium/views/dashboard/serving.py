@@ -93,4 +93,5 @@ def listening(host: str, wanted: int, *, stalled_s: float = _STALLED_S) -> socke
                 raise ConfigError(f"--host {host}: {reason}; give an address of this machine") from error
         else:
             return listener
-    raise ConfigError(f"ports {wanted} to {last} of {host} cannot be used: {reason}; choose another --port")
+    ports = f"port {wanted}" if last == wanted else f"ports {wanted} to {last}"
+    raise ConfigError(f"{ports} on {host} cannot be used: {reason}; choose another --port")
