@@ -126,7 +126,7 @@ def test_a_branch_keeps_what_the_file_of_its_evaluation_leaves_out(folder):
 
 @pytest.mark.parametrize("override", ["optimizer.learning_rate.a=1", "optimizer.learning_rate.a.b=1"])
 def test_a_key_below_a_value_is_refused_on_a_branch(stored, folder, override):
-    with pytest.raises(ConfigError, match=r"unknown key; optimizer\.learning_rate.* is a single value"):
+    with pytest.raises(ConfigError, match=r"unknown key; optimizer\.learning_rate is a single value"):
         branched(stored, folder, BRANCH, [override])
 
 

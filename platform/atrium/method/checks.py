@@ -120,7 +120,7 @@ def _check_order(algorithm: Algorithm) -> None:
     wanted = ""
     if (ratio.gate.level, ratio.weight.level) != ("token", "sequence_mean"):
         wanted = "gate.level=token and weight.level=sequence_mean"
-        wanted += f", got {ratio.gate.level} and {ratio.weight.level}"
+        wanted += f", got gate.level={ratio.gate.level} and weight.level={ratio.weight.level}"
     elif kind != "clip":
         wanted = f"algorithm.surrogate.kind=clip, got {kind}"
     elif ratio.gate.anchor != ratio.weight.anchor:
@@ -333,7 +333,7 @@ def _check_token_weight(algorithm: Algorithm, regularizer: Regularizer) -> None:
     if isinstance(weight, RandomCovarianceDrop) and weight.lower >= weight.upper:
         raise ConfigError(
             f"algorithm.token_weight.lower={weight.lower:g} must be less than "
-            f"algorithm.token_weight.upper={weight.upper:g}; lower the first or raise the second"
+            f"algorithm.token_weight.upper={weight.upper:g}; choose a smaller value for lower"
         )
 
 
@@ -343,7 +343,7 @@ def _check_correction(algorithm: Algorithm, use: Use) -> None:
         if isinstance(step, MaskedImportance) and step.lower >= step.upper:
             raise ConfigError(
                 f"algorithm.correction.lower={step.lower:g} must be less than "
-                f"algorithm.correction.upper={step.upper:g}; lower the first or raise the second"
+                f"algorithm.correction.upper={step.upper:g}; choose a smaller value for lower"
             )
         compared = step.compares
         if compared is not None and compared[0] == "current" and use.stays_at(compared[1]):
