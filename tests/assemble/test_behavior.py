@@ -46,5 +46,5 @@ def test_a_part_that_would_compare_equal_numbers_is_refused_in_one_line(comparin
 def test_the_start_of_the_step_differs_from_what_sampled_with_a_lag_only():
     across = "algorithm.correction={kind: truncated_importance, cap: 2.0, policy: proximal}"
     compose([across, "rollout.lag=1", "compute.behavior_logprobs=engine"])
-    with pytest.raises(ConfigError, match=r"has no effect with compute\.behavior_logprobs=engine"):
+    with pytest.raises(ConfigError, match=r"has no effect, since compute\.behavior_logprobs=engine"):
         compose([across, "compute.behavior_logprobs=engine"])

@@ -193,7 +193,7 @@ def test_what_a_run_dropped_when_it_began_is_dropped_again_without_a_check(tmp_p
 
 
 def test_a_grader_that_does_not_fit_the_golds_is_found_at_load(load, sums):
-    with pytest.raises(DataError, match="so the dataset would be empty; choose a grader "):
+    with pytest.raises(DataError, match="no problem would remain; choose a grader "):
         load(*_file(sums, "num_test=1"), "benchmark=held_out", "grader=multiple_choice")
 
 
