@@ -129,7 +129,7 @@ def test_exported_samples_are_graded_as_the_evaluation_was(run, tmp_path):
             {"resps": [["x"]], "target": ""},
             "the reference answer cannot be read, since the answer is missing; expected it in target",
         ),
-        ({"model_response": {"text": []}}, "use the details of a task that generates text"),
+        ({"model_response": {"text": []}}, "use the details file of a task that generates text"),
     ],
 )
 def test_samples_without_texts_or_references_are_refused_by_their_row(run, tmp_path, row, words):
