@@ -137,7 +137,7 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 MAX_CODE_LINES: dict[str, int] = {
     "assemble": 4_519,
     "atrium": 8,
-    "base": 1_207,
+    "base": 1_204,
     "catalog": 534,
     "claim": 1_088,
     "cli": 1_739,
@@ -158,7 +158,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "stats": 1_375,
     "sweep": 2_922,
     "theory": 1_592,
-    "train": 3_689,
+    "train": 3_688,
     "views": 2_951,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.

@@ -16,6 +16,7 @@ def test_the_reason_is_one_line_without_a_path_and_never_empty():
     assert reason_of(FileNotFoundError(2, os.strerror(2), "/a/b")) == "No such file or directory"
     assert reason_of(OSError("it is\n  not a file.")) == "it is not a file"
     assert reason_of(ValueError()) == "ValueError"
+    assert reason_of(ValueError("a " * 300)).endswith("a…")
 
 
 @pytest.mark.parametrize(

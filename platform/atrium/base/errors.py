@@ -22,17 +22,17 @@ def reason_of(error: BaseException) -> str:
     The reason is the system's text without a path for an `OSError` with such a text, the error's type if its
     message is empty, and otherwise the message.
     """
-    text = getattr(error, "strerror", None) or str(error)
-    return " ".join(text.split())[:300].rstrip(".") or type(error).__name__
+    text = " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".")
+    return (text if len(text) <= 300 else f"{text[:299]}…") or type(error).__name__
 
 
-def remedy_of(error: OSError) -> str:
-    """Return what to do about a file that could not be read or written."""
-    return (
-        "free disk space"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT)
-        else "check the path and its permissions"
-    )
+def remedy_of(error: BaseException) -> str:
+    """Return what to do about a file that could not be read or written.
+
+    Libraries report a full disk by errors of their own, so only an `OSError` can have another cause.
+    """
+    is_full = not isinstance(error, OSError) or error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "free disk space" if is_full else "check the path and its permissions"
 
 
 class AtriumError(Exception):

@@ -22,7 +22,14 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
-from atrium.base.errors import AtriumError, CheckpointError, ConfigError, TrainingDivergedError, reason_of
+from atrium.base.errors import (
+    AtriumError,
+    CheckpointError,
+    ConfigError,
+    TrainingDivergedError,
+    reason_of,
+    remedy_of,
+)
 from atrium.base.plain_files import MAX_LINES_BYTES, read_plain
 from atrium.base.seeding import derive_seed
 from atrium.data.settings import ArithmeticSettings
@@ -264,6 +271,6 @@ def _file_hashes(folder: Path) -> dict[str, str]:
 
 def _unwritable(folder: Path, error: Exception) -> AtriumError:
     return CheckpointError(
-        f"cannot write the warm-up's cache in '{folder.parent}': {reason_of(error)}; free disk space there "
+        f"cannot write the warm-up's cache in '{folder.parent}': {reason_of(error)}; {remedy_of(error)}, "
         "or set another runs_dir"
     )

@@ -140,10 +140,9 @@ class CheckpointStore:
             # The tokenizer's library raises a plain Exception for a full disk.
             if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
                 raise
-            remedy = remedy_of(error) if isinstance(error, OSError) else "free disk space"
             raise CheckpointError(
-                f"checkpoint {path} cannot be written: {reason_of(error)}; {remedy} or choose another "
-                "runs_dir, then resume from the last checkpoint"
+                f"checkpoint {path} cannot be written: {reason_of(error)}; {remedy_of(error)}, or choose "
+                "another runs_dir, then resume from the last checkpoint"
             ) from error
         self._prune(path, state.best_step)
         return path
